@@ -1,0 +1,104 @@
+# A friendly front of CMake: `make help` lists what it can do.
+#
+# PRESET=debug builds another preset; CMAKE_ARGS=-DFSDP_CUDA=OFF passes options on; PREFIX=... says where to install.
+
+PRESET ?= release
+PREFIX ?= /usr/local
+BENCH ?= comm
+JOBS ?= $(shell nproc)
+CMAKE_ARGS ?=
+
+# .venv has a CMake of its own where the system's is too old.
+CMAKE = $(or $(wildcard .venv/bin/cmake),cmake)
+CTEST = $(or $(wildcard .venv/bin/ctest),ctest)
+# Tests start processes of their own, so few run at once.
+TEST_JOBS ?= $(shell test $(JOBS) -gt 1 && echo 2 || echo 1)
+RUN_TESTS = --output-on-failure --no-tests=error -j $(TEST_JOBS)
+
+WERROR = $(if $(CI),ON,OFF)
+configure_and_build = $(CMAKE) --preset $(1) -DFSDP_WERROR=$(WERROR) $(CMAKE_ARGS) >build/$(1).configure.log || \
+  { cat build/$(1).configure.log; exit 1; }; grep -e '-- fsdp:' build/$(1).configure.log; \
+  $(CMAKE) --build build/$(1) -j $(JOBS)
+
+.PHONY: help
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: ## Install what is missing: system packages, and LibTorch in .venv
+	@scripts/setup
+
+.PHONY: setup-peers
+setup-peers: ## Make the environment we compare with (whole PyTorch, Open MPI), outside the clone
+	@scripts/setup-peers
+
+.PHONY: build
+build: setup ## Build everything; binaries in build/<preset>/bin, and build/bin for release
+	@$(call configure_and_build,$(PRESET))
+	@if [ $(PRESET) = release ]; then ln -sfn release/bin build/bin; fi
+
+.PHONY: quickstart
+quickstart: ## Set up, build, and run four ranks on this machine
+	@$(MAKE) --no-print-directory build PRESET=release
+	build/bin/01_hello_ranks --ranks 4
+
+.PHONY: cuda
+cuda: ## Build the cuda preset: as release, and CUDA must be there
+	@$(MAKE) --no-print-directory build PRESET=cuda
+
+.PHONY: test
+test: format-check build ## Check the format, build, and run all tests that need no peer and no GPU
+	$(CTEST) --test-dir build/$(PRESET) $(RUN_TESTS) -LE 'peer|gpu|long'
+
+.PHONY: test-peers
+test-peers: build setup-peers ## Run the tests that compare with PyTorch and Open MPI
+	$(CTEST) --test-dir build/$(PRESET) $(RUN_TESTS) -L peer
+
+.PHONY: test-gpu
+test-gpu: build ## Run the tests that need a GPU
+	$(CTEST) --test-dir build/$(PRESET) $(RUN_TESTS) -L gpu
+
+.PHONY: test-long
+test-long: build ## Run the long tests
+	FSDP_LONG=1 $(CTEST) --test-dir build/$(PRESET) $(RUN_TESTS) -L long
+
+.PHONY: test-asan
+test-asan: setup ## Run the tests under the address and undefined behaviour sanitizers
+	@$(call configure_and_build,asan)
+	ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1 \
+	UBSAN_OPTIONS=print_stacktrace=1 \
+	$(CTEST) --test-dir build/asan $(RUN_TESTS) -LE 'peer|gpu|long|meta'
+
+# Address space randomisation of newer kernels is more than gcc 12's thread sanitizer can take.
+NO_ASLR = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+.PHONY: test-tsan
+test-tsan: setup ## Run the tests under the thread sanitizer
+	@$(call configure_and_build,tsan)
+	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/tsan.supp:die_after_fork=0:history_size=7 \
+	$(NO_ASLR) $(CTEST) --test-dir build/tsan $(RUN_TESTS) -LE 'peer|gpu|long|meta'
+
+.PHONY: bench
+bench: build ## Run a benchmark: make bench BENCH=comm
+	bench/run $(BENCH)
+
+.PHONY: format
+format: ## Format our C++ files with clang-format 14
+	@scripts/format
+
+.PHONY: format-check
+format-check: setup ## Fail when a file is not formatted
+	@scripts/format --check
+
+.PHONY: lint
+lint: ## Run clang-tidy over src/
+	@scripts/setup clang-tidy=clang-tidy
+	@$(call configure_and_build,tidy)
+
+.PHONY: install
+install: build ## Install the library, its headers and its CMake package: make install PREFIX=...
+	$(CMAKE) --install build/$(PRESET) --prefix $(PREFIX)
+
+.PHONY: clean
+clean: ## Remove all that was built; .venv stays
+	rm -rf build

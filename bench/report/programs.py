@@ -1,0 +1,114 @@
+"""Finds, builds and runs the programs a benchmark compares, and reads the JSON lines they print."""
+
+import functools
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PEERS = ROOT / "bench" / "peers"
+
+
+class BenchError(Exception):
+    """The benchmark cannot go on; the message says what to do."""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def our_program(folder, name):
+    path = ROOT / folder / name
+    if not path.exists():
+        raise BenchError(f"{folder}/{name} is missing: run `make build` first")
+    return path
+
+
+def has_torch(python):
+    try:
+        return subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@functools.cache
+def peers_python():
+    """The Python with full PyTorch: that of the peers' environment, else this one, else one made now."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    peers = os.environ.get("FSDP_PEERS") or os.path.join(cache, "fsdp", "peers")
+    for python in (os.path.join(peers, "venv", "bin", "python"), sys.executable):
+        if has_torch(python):
+            return python
+    return make_peers()
+
+
+def make_peers():
+    setup = ROOT / "scripts" / "setup-peers"
+    if setup.exists():
+        say("bench/run: making the peers' environment, once")
+        lines = subprocess.run([setup], stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        if lines and has_torch(lines[-1]):
+            return lines[-1]
+    raise BenchError("no Python with PyTorch: run `make setup-peers` first, or pass --no-peers")
+
+
+def mpi_program(name):
+    """Compiles bench/peers/NAME.cpp with mpicxx into build/peers, once per change."""
+    source, program = PEERS / f"{name}.cpp", ROOT / "build" / "peers" / name
+    if program.exists() and program.stat().st_mtime >= source.stat().st_mtime:
+        return program
+    program.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        subprocess.run(["mpicxx", "-O3", "-march=native", "-std=c++20", source, "-o", program], check=True)
+    except FileNotFoundError:
+        raise BenchError("no mpicxx: run `make setup-peers` first, or pass --no-peers") from None
+    except subprocess.CalledProcessError:
+        raise BenchError(f"{source.name} did not compile") from None
+    return program
+
+
+def mpirun(ranks):
+    """The start of an mpirun command line. Ranks that share cores yield where they would spin."""
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks)]
+    if ranks > cores():
+        command += ["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+    return command
+
+
+def stop(process):
+    """Ends a program and its process group, which is gone when nobody holds its output any more."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def run(name, command, timeout=1800):
+    """Runs a program to its end and returns its JSON lines; a failure carries what it wrote to stderr."""
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        stop(process)
+        raise BenchError(f"{name} did not end within {timeout} s") from None
+    except BaseException:
+        stop(process)
+        raise
+    if process.returncode != 0:
+        raise BenchError(f"{name} ended with status {process.returncode}; it wrote:\n{err or out}")
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]

@@ -1,0 +1,17 @@
+# Uses ccache and the mold linker where they are installed.
+include(CheckLinkerFlag)
+
+find_program(FSDP_CCACHE ccache)
+mark_as_advanced(FSDP_CCACHE)
+if(FSDP_CCACHE)
+  foreach(language CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER "${FSDP_CCACHE}")
+    endif()
+  endforeach()
+endif()
+
+check_linker_flag(CXX -fuse-ld=mold FSDP_HAVE_MOLD)
+if(FSDP_HAVE_MOLD)
+  add_link_options("$<HOST_LINK:-fuse-ld=mold>")
+endif()

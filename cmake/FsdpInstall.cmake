@@ -1,0 +1,20 @@
+# Installs libfsdp, its headers, and the package that find_package(fsdp CONFIG) reads.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/fsdp")
+
+install(TARGETS fsdp EXPORT fsdpTargets
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/fsdp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(EXPORT fsdpTargets NAMESPACE fsdp:: DESTINATION "${package_dir}")
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/fsdpConfig.cmake.in"
+  "${PROJECT_BINARY_DIR}/fsdpConfig.cmake" INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/fsdpConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES
+  "${PROJECT_BINARY_DIR}/fsdpConfig.cmake"
+  "${PROJECT_BINARY_DIR}/fsdpConfigVersion.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/FsdpTorch.cmake"
+  DESTINATION "${package_dir}")

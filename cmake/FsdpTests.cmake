@@ -1,0 +1,52 @@
+# Test binaries, and the ctest entries that run parts of them.
+
+# tests/support, compiled once for all test programs.
+function(fsdp_test_support)
+  if(TARGET test_support)
+    return()
+  endif()
+  file(GLOB support CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/support/*.cpp")
+  add_library(test_support OBJECT ${support})
+  target_include_directories(test_support PUBLIC "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(test_support PUBLIC fsdp::fsdp GTest::gmock GTest::gtest nlohmann_json::nlohmann_json)
+  fsdp_target_options(test_support)
+endfunction()
+
+# fsdp_test_binary(NAME name SOURCES a_test.cpp ...): one GoogleTest program. Without sources, none.
+function(fsdp_test_binary)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES")
+  if(NOT arg_SOURCES)
+    return()
+  endif()
+  fsdp_test_support()
+  add_executable(${arg_NAME} ${arg_SOURCES})
+  target_link_libraries(${arg_NAME} PRIVATE test_support)
+  fsdp_target_options(${arg_NAME})
+endfunction()
+
+# fsdp_test(NAME name BINARY binary FILTER "Suite*:Other*" LABELS label...
+#           [TIMEOUT seconds] [PROCESSORS n] [RUN_SERIAL] [ENV VAR=value...])
+# One ctest entry per file or suite: loading LibTorch for every case would be slow. An entry whose filter matches no
+# test fails.
+function(fsdp_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL" "NAME;BINARY;FILTER;TIMEOUT;PROCESSORS" "LABELS;ENV")
+  foreach(needed NAME BINARY FILTER LABELS)
+    if(NOT arg_${needed})
+      message(FATAL_ERROR "fsdp_test(${arg_NAME}): ${needed} is missing")
+    endif()
+  endforeach()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
+  endif()
+  add_test(NAME ${arg_NAME} COMMAND ${arg_BINARY} "--gtest_filter=${arg_FILTER}")
+  set_tests_properties(${arg_NAME} PROPERTIES
+    LABELS "${arg_LABELS}"
+    TIMEOUT ${arg_TIMEOUT}
+    PROCESSORS ${arg_PROCESSORS}
+    RUN_SERIAL ${arg_RUN_SERIAL}
+    ENVIRONMENT "${arg_ENV}"
+    FAIL_REGULAR_EXPRESSION "Running 0 tests")
+endfunction()

@@ -1,0 +1,7 @@
+// Fully Sharded Data Parallel training for LibTorch: everything a program needs.
+#pragma once
+
+#include <fsdp/comm.h>
+#include <fsdp/error.h>
+#include <fsdp/version.h>
+#include <fsdp/world.h>

@@ -1,0 +1,37 @@
+#include <fsdp/error.h>
+
+namespace fsdp {
+
+namespace {
+
+std::string describe(const CommError::Details& d) {
+  std::string text = "rank " + std::to_string(d.rank) + ": " + d.op;
+  if (!d.label.empty()) text += " '" + d.label + "'";
+  text += " (operation " + std::to_string(d.sequence) + " of its group) failed after " +
+          std::to_string(d.elapsed.count()) + " ms: " + d.reason;
+  return text;
+}
+
+}  // namespace
+
+CommError::CommError(Details details) : Error(describe(details)), details_(std::move(details)) {}
+
+const char* to_string(CommFault fault) {
+  switch (fault) {
+    case CommFault::peer_died:
+      return "peer_died";
+    case CommFault::peer_left:
+      return "peer_left";
+    case CommFault::timeout:
+      return "timeout";
+    case CommFault::mismatch:
+      return "mismatch";
+    case CommFault::aborted:
+      return "aborted";
+    case CommFault::backend:
+      return "backend";
+  }
+  return "unknown";
+}
+
+}  // namespace fsdp

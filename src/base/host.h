@@ -1,0 +1,17 @@
+// Facts about this machine and process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace fsdp::detail {
+
+std::string host_name();
+
+// Equal exactly for processes that may share memory through /proc: same boot, same pid namespace, same user.
+std::string host_id();
+
+// Processors this process may run on.
+int usable_cpus();
+
+}  // namespace fsdp::detail

@@ -1,0 +1,78 @@
+// What a communication backend provides. Comm checks arguments and keeps statistics; a backend moves bytes.
+#pragma once
+
+#include <fsdp/comm.h>
+#include <fsdp/error.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "kernels/cpu/dtype.h"
+#include "launch/world_state.h"
+
+namespace fsdp::detail {
+
+// One operation, as errors and peers see it.
+struct OpInfo {
+  const char* op = "";
+  std::string label;
+};
+
+// A collective that was issued. Created by the backend; wait() is called at most once.
+class PendingWork {
+ public:
+  virtual ~PendingWork() = default;
+  // `blocking`: the calling thread waits for the data even where ordering the current stream would do.
+  virtual void wait(std::chrono::milliseconds timeout, bool blocking) = 0;
+};
+using WorkPtr = std::shared_ptr<PendingWork>;
+
+// Where a group's ranks live and how they find each other. `store` is the group's own part of the world's
+// store.
+struct GroupInfo {
+  int rank = 0;
+  int size = 1;
+  std::vector<Peer> peers;  // in group order; Peer::rank is the world rank
+  c10::Device device{c10::kCPU};
+  c10::intrusive_ptr<::c10d::Store> store;
+  CommOptions options;
+};
+
+// Arguments have been checked: contiguous, right device and dtype, equal sizes; only that ranks agree has
+// not.
+class CommBackend {
+ public:
+  virtual ~CommBackend() = default;
+
+  virtual const char* name() const = 0;
+  virtual at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) = 0;
+  virtual void release(const at::Tensor& /*slot*/) {}
+  virtual void claim(const at::Tensor& /*buffer*/) {}
+
+  virtual WorkPtr all_gather(const at::Tensor& slot, const at::Tensor& shard, OpInfo info) = 0;
+  virtual WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
+                                 OpInfo info) = 0;
+  virtual WorkPtr all_reduce(const at::Tensor& tensor, ReduceOp op, OpInfo info) = 0;
+  virtual WorkPtr broadcast(const at::Tensor& tensor, int root, OpInfo info) = 0;
+  virtual WorkPtr send(const at::Tensor& tensor, int to, OpInfo info) = 0;
+  virtual WorkPtr recv(const at::Tensor& tensor, int from, OpInfo info) = 0;
+  virtual WorkPtr barrier(OpInfo info) = 0;
+
+  virtual void abort(std::string_view reason) = 0;
+};
+
+// The group `info.peers` split off; `info` describes the new group. Every backend folder has the same two
+// functions:
+//   bool x_available();
+//   std::unique_ptr<CommBackend> make_x(const GroupInfo& info);
+using BackendPtr = std::shared_ptr<CommBackend>;
+
+DType to_dtype(at::ScalarType type);  // throws c10::Error for types Comm does not carry
+
+// The world rank is what people know: errors name it, whatever the group.
+inline int world_rank(const GroupInfo& info, int group_rank) {
+  return info.peers[static_cast<size_t>(group_rank)].rank;
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,38 @@
+// The NCCL calls we make, as a table: found at run time, and replaced by tests.
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+
+namespace fsdp::detail {
+
+// Names and meanings are NCCL's.
+struct NcclApi {
+  decltype(&::ncclGetVersion) get_version;
+  decltype(&::ncclGetUniqueId) get_unique_id;
+  decltype(&::ncclCommInitRankConfig) init_rank;
+  decltype(&::ncclCommGetAsyncError) get_async_error;
+  decltype(&::ncclCommAbort) abort;
+  decltype(&::ncclCommDestroy) destroy;
+  decltype(&::ncclGetErrorString) error_string;
+  decltype(&::ncclGetLastError) last_error;
+  decltype(&::ncclAllGather) all_gather;
+  decltype(&::ncclReduceScatter) reduce_scatter;
+  decltype(&::ncclAllReduce) all_reduce;
+  decltype(&::ncclBroadcast) broadcast;
+  decltype(&::ncclSend) send;
+  decltype(&::ncclRecv) recv;
+  decltype(&::ncclGroupStart) group_start;
+  decltype(&::ncclGroupEnd) group_end;
+};
+
+// The table of the libnccl.so.2 that LibTorch has loaded, or that the loader finds; null with the reason
+// otherwise.
+struct LoadedNccl {
+  const NcclApi* api = nullptr;
+  std::string reason;
+};
+const LoadedNccl& load_nccl();
+
+}  // namespace fsdp::detail

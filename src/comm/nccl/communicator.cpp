@@ -1,0 +1,69 @@
+#include "comm/nccl/communicator.h"
+
+#include <thread>
+
+namespace fsdp::detail {
+
+NcclCommunicator::NcclCommunicator(const NcclApi& api, const ncclUniqueId& id, int rank, int size,
+                                   Milliseconds timeout, std::function<bool()> stop)
+    : api_(api), timeout_(timeout), stop_(std::move(stop)) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  try {
+    check("ncclCommInitRankConfig", api_.init_rank(&comm_, size, id, rank, &config));
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (comm_ != nullptr && !aborted_.exchange(true)) api_.destroy(comm_);
+}
+
+void NcclCommunicator::run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call) {
+  if (aborted_) throw NcclFailure(std::string(what) + ": the communicator was aborted");
+  check(what, call(comm_));
+}
+
+void NcclCommunicator::run_group(const char* what, const std::function<ncclResult_t(ncclComm_t)>& calls) {
+  run(what, [&](ncclComm_t comm) {
+    if (const auto result = api_.group_start(); result != ncclSuccess) return result;
+    const ncclResult_t inside = calls(comm);
+    const ncclResult_t end = api_.group_end();
+    return inside != ncclSuccess && inside != ncclInProgress ? inside : end;
+  });
+}
+
+void NcclCommunicator::check(const char* what, ncclResult_t result) {
+  const auto start = Clock::now();
+  while (result == ncclInProgress) {
+    if (stop_ && stop_()) throw NcclFailure(std::string(what) + ": given up, the group has failed");
+    if (elapsed_since(start) > timeout_)
+      throw NcclFailure(std::string(what) + ": not done after " + std::to_string(timeout_.count()) + " ms");
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    const auto asked = api_.get_async_error(comm_, &result);
+    if (asked != ncclSuccess) result = asked;
+  }
+  if (result != ncclSuccess) throw NcclFailure(message(what, result));
+}
+
+std::string NcclCommunicator::message(const char* what, ncclResult_t result) const {
+  const char* detail = api_.last_error(comm_);
+  return std::string(what) + ": " + api_.error_string(result) +
+         (detail != nullptr && *detail != '\0' ? std::string(" (") + detail + ")" : "");
+}
+
+std::string NcclCommunicator::async_error() const {
+  if (comm_ == nullptr || aborted_) return "";
+  ncclResult_t state = ncclSuccess;
+  const auto asked = api_.get_async_error(comm_, &state);
+  if (asked != ncclSuccess) state = asked;
+  return state == ncclSuccess || state == ncclInProgress ? "" : message("asynchronous error", state);
+}
+
+void NcclCommunicator::abort() {
+  if (comm_ != nullptr && !aborted_.exchange(true)) api_.abort(comm_);
+}
+
+}  // namespace fsdp::detail

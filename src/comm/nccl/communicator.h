@@ -1,0 +1,53 @@
+// One NCCL communicator: made, used and ended so that no call can block for ever.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "base/clock.h"
+#include "comm/nccl/api.h"
+
+namespace fsdp::detail {
+
+// An NCCL call that failed, with what NCCL says about it.
+class NcclFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Non-blocking (in NCCL's sense): calls that NCCL has not finished are polled until `deadline` or `stop()`.
+//
+// Threads: calls from one thread; abort() from any.
+class NcclCommunicator {
+ public:
+  // Collective. `stop`: asked while polling; true gives up (a peer is known to be dead).
+  NcclCommunicator(const NcclApi& api, const ncclUniqueId& id, int rank, int size, Milliseconds timeout,
+                   std::function<bool()> stop);
+  ~NcclCommunicator();
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  // Runs `call(comm)` and waits until NCCL has enqueued it. Throws NcclFailure.
+  void run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call);
+  // Several calls that NCCL shall treat as one, so that sends and receives that cross do not block each
+  // other.
+  void run_group(const char* what, const std::function<ncclResult_t(ncclComm_t)>& calls);
+
+  // Empty, or what NCCL found wrong on its own.
+  std::string async_error() const;
+  // Makes kernels in flight return. Idempotent.
+  void abort();
+
+ private:
+  void check(const char* what, ncclResult_t result);
+  std::string message(const char* what, ncclResult_t result) const;
+
+  const NcclApi& api_;
+  Milliseconds timeout_;
+  std::function<bool()> stop_;
+  ncclComm_t comm_ = nullptr;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace fsdp::detail

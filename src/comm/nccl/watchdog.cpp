@@ -1,0 +1,192 @@
+#include "comm/nccl/watchdog.h"
+
+#include <unistd.h>
+
+#include <sstream>
+
+namespace fsdp::detail {
+
+namespace {
+
+constexpr Milliseconds kPeriod{10};
+constexpr int kStoreEvery = 20;  // periods between looks at the store
+constexpr Milliseconds kOthersAnswer{2000};
+constexpr const char* kFaultKey = "fault";
+
+std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::vector<int> ranks_of_this_host(const GroupInfo& info) {
+  std::vector<int> ranks;
+  const Peer& self = info.peers[static_cast<size_t>(info.rank)];
+  for (int r = 0; r < info.size; ++r) {
+    const Peer& peer = info.peers[static_cast<size_t>(r)];
+    if (peer.host_id == self.host_id && peer.pid != self.pid) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+std::vector<int64_t> pids_of(const GroupInfo& info, const std::vector<int>& ranks) {
+  std::vector<int64_t> pids;
+  for (const int r : ranks) pids.push_back(info.peers[static_cast<size_t>(r)].pid);
+  return pids;
+}
+
+}  // namespace
+
+Watchdog::Watchdog(const GroupInfo& info, Hooks hooks)
+    : info_(info),
+      hooks_(std::move(hooks)),
+      watch_(pids_of(info, ranks_of_this_host(info))),
+      watched_(ranks_of_this_host(info)),
+      thread_([this] { loop(); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::add(InFlight operation) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(operation));
+}
+
+bool Watchdog::faulted() const {
+  const std::lock_guard lock(mutex_);
+  return found_.has_value();
+}
+
+std::optional<CommError> Watchdog::fault(const InFlight& operation) const {
+  const std::lock_guard lock(mutex_);
+  if (!found_) return std::nullopt;
+  return CommError({.fault = found_->kind,
+                    .rank = world_rank(info_, info_.rank),
+                    .culprit = found_->culprit < 0 ? -1 : world_rank(info_, found_->culprit),
+                    .op = operation.info.op,
+                    .label = operation.info.label,
+                    .sequence = operation.sequence,
+                    .elapsed = elapsed_since(operation.issued_at),
+                    .reason = found_->reason});
+}
+
+void Watchdog::report(CommFault kind, int culprit, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (found_) return;
+    found_ = Found{kind, culprit, culprit < 0 ? reason : peer_name(culprit) + ": " + reason};
+  }
+  try {
+    if (!info_.store->check({kFaultKey}))
+      info_.store->set(kFaultKey, to_bytes(std::to_string(static_cast<int>(kind)) + " " +
+                                           std::to_string(culprit) + " " + reason));
+  } catch (const std::exception&) {
+    // The store went with its host; peers find out by themselves.
+  }
+  hooks_.on_fault();
+}
+
+void Watchdog::loop() {
+  for (int period = 0;; ++period) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, kPeriod, [&] { return stopping_; });
+      if (stopping_ || found_) return;
+    }
+    look(period % kStoreEvery == 0);
+  }
+}
+
+void Watchdog::look(bool at_store) {
+  drop_finished();
+  look_for_dead();
+  if (const std::string error = hooks_.async_error(); !error.empty()) report(CommFault::backend, -1, error);
+  look_for_late();
+  if (at_store) look_at_store();
+}
+
+void Watchdog::drop_finished() {
+  const std::lock_guard lock(mutex_);
+  while (!queue_.empty() && queue_.front().done->query()) queue_.pop_front();
+}
+
+// A peer that ended is a fault only while something is in flight: at the end of a run ranks leave one by one.
+void Watchdog::look_for_dead() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (queue_.empty()) return;
+  }
+  if (const int dead = watch_.find_dead(); dead >= 0)
+    report(CommFault::peer_died, watched_[static_cast<size_t>(dead)], "its process has died");
+}
+
+void Watchdog::look_for_late() {
+  std::optional<InFlight> late;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!queue_.empty() && elapsed_since(queue_.front().issued_at) > info_.options.timeout)
+      late = queue_.front();
+  }
+  if (!late) return;
+  int culprit = -1;
+  const std::string reason = blame_late(*late, culprit);
+  report(reason.find("issued") == std::string::npos ? CommFault::timeout : CommFault::mismatch, culprit,
+         reason);
+}
+
+// Every rank that times out writes what it waits in; a rank that writes nothing has not come this far, one
+// that writes something else has gone another way.
+std::string Watchdog::blame_late(const InFlight& late, int& culprit) {
+  const auto key = [&](int rank) {
+    return "late/" + std::to_string(late.sequence) + "/" + std::to_string(rank);
+  };
+  info_.store->set(key(info_.rank), to_bytes(late.signature));
+  const auto start = Clock::now();
+  std::string silent;
+  for (int r = 0; r < info_.size; ++r) {
+    while (!info_.store->check({key(r)}) && elapsed_since(start) < kOthersAnswer)
+      std::this_thread::sleep_for(kPeriod);
+    if (!info_.store->check({key(r)})) {
+      if (culprit < 0) culprit = r;
+      silent += (silent.empty() ? "" : ", ") + std::to_string(r);
+      continue;
+    }
+    const auto bytes = info_.store->get(key(r));
+    const std::string theirs(bytes.begin(), bytes.end());
+    if (theirs == late.signature) continue;
+    culprit = r;
+    return "it issued " + theirs + " where this rank issued " + late.signature +
+           ". Every rank must issue the same collectives in the same order";
+  }
+  const std::string time = std::to_string(info_.options.timeout.count()) + " ms";
+  if (silent.empty()) return "the operation was not done after " + time + " though every rank has issued it";
+  return "it did not arrive within " + time + " (group ranks not there: " + silent +
+         "). It may be stopped, stuck or much slower than the others";
+}
+
+void Watchdog::look_at_store() {
+  try {
+    if (!info_.store->check({kFaultKey})) return;
+    const auto bytes = info_.store->get(kFaultKey);
+    std::istringstream in(std::string(bytes.begin(), bytes.end()));
+    int kind = 0;
+    int culprit = -1;
+    std::string reason;
+    in >> kind >> culprit;
+    std::getline(in >> std::ws, reason);
+    report(static_cast<CommFault>(kind), culprit, reason);
+  } catch (const std::exception& error) {
+    report(CommFault::backend, -1,
+           std::string("the store is gone, and with it the rank that served it: ") + error.what());
+  }
+}
+
+std::string Watchdog::peer_name(int group_rank) const {
+  const Peer& peer = info_.peers[static_cast<size_t>(group_rank)];
+  return "rank " + std::to_string(peer.rank) + " (host " + peer.hostname + ", pid " +
+         std::to_string(peer.pid) + ")";
+}
+
+}  // namespace fsdp::detail

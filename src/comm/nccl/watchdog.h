@@ -1,0 +1,83 @@
+// Looks after collectives on a device: finds dead peers, late operations and NCCL's own errors, and ends the
+// group.
+#pragma once
+
+#include <c10/core/Event.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "comm/backend.h"
+#include "comm/shm/process_watch.h"
+
+namespace fsdp::detail {
+
+// An operation enqueued on a device.
+struct InFlight {
+  OpInfo info;
+  uint64_t sequence = 0;
+  std::string signature;  // what peers must have issued as well
+  std::shared_ptr<c10::Event> done;
+  Clock::time_point issued_at = Clock::now();
+};
+
+// Note [Watchdog]
+// A stream cannot time out: a collective whose peer is gone spins on the device for ever, and so does
+// everything queued behind it. So a thread of ours looks every few milliseconds at the peers' processes
+// (those of this host), at the oldest operation not yet done, at NCCL's asynchronous error and at the group's
+// "fault" key in the store (faults that other hosts saw). On a fault it tells the others through the store
+// and calls `on_fault`, which aborts the communicators: kernels return, and every later call of the group
+// throws. Results computed after the fault are garbage and never reach a caller through this library, because
+// wait() of any later work throws.
+class Watchdog {
+ public:
+  struct Hooks {
+    std::function<std::string()> async_error;
+    std::function<void()> on_fault;
+  };
+
+  Watchdog(const GroupInfo& info, Hooks hooks);
+  ~Watchdog();
+
+  void add(InFlight operation);
+  // The fault as seen by this operation; nothing while all is well.
+  std::optional<CommError> fault(const InFlight& operation) const;
+  bool faulted() const;
+  void report(CommFault kind, int culprit, const std::string& reason);
+
+ private:
+  struct Found {
+    CommFault kind;
+    int culprit;
+    std::string reason;
+  };
+
+  void loop();
+  void look(bool at_store);
+  void drop_finished();
+  void look_for_dead();
+  void look_for_late();
+  void look_at_store();
+  std::string blame_late(const InFlight& late, int& culprit);
+  std::string peer_name(int group_rank) const;
+
+  GroupInfo info_;
+  Hooks hooks_;
+  ProcessWatch watch_;
+  std::vector<int> watched_;  // group ranks, in the order of watch_
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<InFlight> queue_;
+  std::optional<Found> found_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace fsdp::detail

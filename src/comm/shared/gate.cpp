@@ -1,0 +1,107 @@
+#include "comm/shared/gate.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "base/host.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace fsdp::detail {
+
+namespace {
+
+// Shared futexes: the word lies in memory that several processes map.
+long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout) {
+  return ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, timeout, nullptr, 0);
+}
+
+}  // namespace
+
+Gate::Gate(ControlView view, int rank, std::unique_ptr<Liveness> liveness)
+    : view_(std::move(view)),
+      rank_(rank),
+      liveness_(std::move(liveness)),
+      spins_(view_.size() <= usable_cpus()) {
+  view_.page(rank_).state.store(static_cast<uint32_t>(RankState::joined));
+}
+
+void Gate::leave(bool clean) {
+  view_.page(rank_).state.store(static_cast<uint32_t>(clean ? RankState::left : RankState::left_owing));
+  ring(kEverything);
+}
+
+void Gate::ring(uint32_t interests) {
+  for (int r = 0; r < view_.size(); ++r)
+    if (r != rank_) ring(r, interests);
+}
+
+void Gate::ring(int rank, uint32_t interests) {
+  RankPage& page = view_.page(rank);
+  if ((page.asleep.load() & interests) == 0) return;
+  page.doorbell.fetch_add(1);
+  futex(page.doorbell, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+uint32_t Gate::begin_sleep(uint32_t interests) {
+  RankPage& page = view_.page(rank_);
+  const uint32_t seen = page.doorbell.load();
+  page.asleep.store(interests);
+  return seen;
+}
+
+void Gate::end_sleep() { view_.page(rank_).asleep.store(0); }
+
+bool Gate::sleep(uint32_t seen, Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
+  const auto slice = std::clamp<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(1), kSlice);
+  const timespec time{.tv_sec = 0, .tv_nsec = slice.count()};
+  return futex(view_.page(rank_).doorbell, FUTEX_WAIT, seen, &time) != 0 && errno == ETIMEDOUT;
+}
+
+void Gate::pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void Gate::look_for_dead() {
+  if (!liveness_ || faulted()) return;
+  const int dead = liveness_->find_dead();
+  if (dead >= 0) report(CommFault::peer_died, dead, "its process has died");
+}
+
+bool Gate::has_left(int rank) const {
+  return view_.page(rank).state.load() >= static_cast<uint32_t>(RankState::left);
+}
+
+void Gate::report_left(int rank) {
+  report(CommFault::peer_left, rank,
+         "it closed its communicator (finished, or failed on its own) while others still need it");
+}
+
+void Gate::report(CommFault kind, int culprit, std::string_view reason) {
+  if (faulted()) return;
+  char* text = view_.page(rank_).reason;
+  const size_t length = std::min(reason.size(), kReasonBytes - 1);
+  std::memcpy(text, reason.data(), length);
+  text[length] = '\0';
+  uint64_t none = 0;
+  const Fault fault{.kind = static_cast<uint8_t>(static_cast<int>(kind) + 1),
+                    .culprit = static_cast<uint16_t>(culprit),
+                    .reporter = static_cast<uint16_t>(rank_)};
+  if (view_.fault().compare_exchange_strong(none, fault.pack())) ring(kEverything);
+}
+
+std::string Gate::fault_reason() const { return view_.page(fault().reporter).reason; }
+
+}  // namespace fsdp::detail

@@ -1,0 +1,110 @@
+// Waiting on and waking up the ranks of a group, and the one fault that ends it.
+#pragma once
+
+#include <fsdp/error.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/shared/control.h"
+
+namespace fsdp::detail {
+
+// Knows whether the processes behind the ranks still run.
+class Liveness {
+ public:
+  virtual ~Liveness() = default;
+  // Group rank of a peer whose process is gone, or -1.
+  virtual int find_dead() = 0;
+};
+
+// Note [Doorbells]
+// A rank sleeps on its own doorbell (a futex) and says beforehand which kinds of events it sleeps for.
+// Whoever makes a condition true looks at the `asleep` words afterwards and rings only those who care: with
+// nobody asleep, no system call is made. Both sides use sequentially consistent operations, so either the
+// sleeper sees the condition or the other side sees the sleeper. Sleeps are cut into slices; after each, the
+// sleeper looks for dead peers. The first rank to see a fault writes it into the control block and rings
+// everybody: all ranks report the same fault.
+class Gate {
+ public:
+  enum class Outcome { ready, fault, timeout };
+
+  // `liveness` may be null: ranks that are threads die together.
+  Gate(ControlView view, int rank, std::unique_ptr<Liveness> liveness);
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  // Marks this rank as gone and wakes those who wait for it. `clean`: it owes nobody anything.
+  void leave(bool clean);
+
+  // Wakes the ranks that sleep for any of `interests`.
+  void ring(uint32_t interests);
+  void ring(int rank, uint32_t interests);
+
+  // Blocks until `ready()` holds. `needs(r)`: ready() cannot become true if rank r has left.
+  template <class Ready, class Needs>
+  Outcome wait(uint32_t interests, Clock::time_point deadline, Ready ready, Needs needs) {
+    if (ready()) return Outcome::ready;
+    if (spin(ready)) return Outcome::ready;
+    for (bool slice_over = false;;) {
+      const uint32_t seen = begin_sleep(interests);
+      if (ready()) return end_sleep(), Outcome::ready;
+      if (slice_over) look_for_dead();
+      look_for_left(needs);
+      if (faulted()) return end_sleep(), Outcome::fault;
+      if (Clock::now() >= deadline) return end_sleep(), Outcome::timeout;
+      slice_over = sleep(seen, deadline);
+      end_sleep();
+    }
+  }
+
+  bool faulted() const { return view_.fault().load() != 0; }
+  // The first report wins; later ones are dropped. `culprit` is a group rank.
+  void report(CommFault kind, int culprit, std::string_view reason);
+  Fault fault() const { return Fault::unpack(view_.fault().load()); }
+  std::string fault_reason() const;
+
+  const ControlView& view() const { return view_; }
+  int rank() const { return rank_; }
+
+ private:
+  template <class Ready>
+  bool spin(Ready ready) {
+    if (!spins_) return false;
+    const auto until = Clock::now() + kSpin;
+    do {
+      for (int i = 0; i < 32; ++i) {
+        pause();
+        if (ready()) return true;
+      }
+    } while (Clock::now() < until);
+    return false;
+  }
+
+  template <class Needs>
+  void look_for_left(Needs needs) {
+    for (int r = 0; r < view_.size(); ++r)
+      if (r != rank_ && has_left(r) && needs(r)) report_left(r);
+  }
+
+  static void pause();
+  uint32_t begin_sleep(uint32_t interests);
+  void end_sleep();
+  bool sleep(uint32_t seen, Clock::time_point deadline);  // true when the slice passed without a ring
+  void look_for_dead();
+  bool has_left(int rank) const;
+  void report_left(int rank);
+
+  static constexpr std::chrono::microseconds kSpin{50};
+  static constexpr Milliseconds kSlice{25};
+
+  ControlView view_;
+  int rank_;
+  std::unique_ptr<Liveness> liveness_;
+  bool spins_;  // only where every rank can have a processor of its own
+};
+
+}  // namespace fsdp::detail

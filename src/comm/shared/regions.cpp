@@ -1,0 +1,91 @@
+#include "comm/shared/regions.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace fsdp::detail {
+
+namespace {
+
+constexpr size_t kCounters = 4096;  // ranges of one allocation that can be in use at once
+constexpr size_t kCounterBytes = kCounters * sizeof(std::atomic<uint32_t>);
+constexpr size_t kPage = 4096;
+
+size_t stride_of(size_t bytes) { return (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+Allocation::Allocation(SegmentPtr segment, MemoryUse use, size_t bytes, int rank, int size)
+    : segment_(std::move(segment)),
+      use_(use),
+      bytes_(bytes),
+      stride_(stride_of(bytes)),
+      rank_(rank),
+      size_(size) {}
+
+size_t Allocation::segment_bytes(MemoryUse use, size_t bytes, int size) {
+  return kCounterBytes + stride_of(bytes) * static_cast<size_t>(use == MemoryUse::gather ? 1 : size);
+}
+
+char* Allocation::block(int rank) const {
+  const auto index = static_cast<size_t>(use_ == MemoryUse::gather ? 0 : rank);
+  return segment_->data() + kCounterBytes + index * stride_;
+}
+
+Region& Allocation::begin_use(size_t offset, size_t bytes, std::vector<Completion>& before) {
+  for (Region* other : overlapping(offset, bytes)) before.push_back(other->completion());
+  Region& region = this->region(offset, bytes, before);
+  region.expected += static_cast<uint32_t>(size_);
+  region.held = true;
+  region.last_use = ++uses_;
+  return region;
+}
+
+Region* Allocation::find(size_t offset, size_t bytes) {
+  for (auto& region : regions_)
+    if (region->offset == offset && region->bytes == bytes) return region.get();
+  return nullptr;
+}
+
+std::vector<Region*> Allocation::overlapping(size_t offset, size_t bytes) {
+  std::vector<Region*> found;
+  for (auto& region : regions_)
+    if (region->offset < offset + bytes && offset < region->offset + region->bytes)
+      found.push_back(region.get());
+  return found;
+}
+
+// When all counters are taken, the range unused for longest gives up its own. The choice depends on the order
+// of collectives only, so that every rank makes the same one.
+Region& Allocation::region(size_t offset, size_t bytes, std::vector<Completion>& before) {
+  if (Region* known = find(offset, bytes)) return *known;
+  if (regions_.size() < kCounters) {
+    auto* counters = reinterpret_cast<std::atomic<uint32_t>*>(segment_->data());
+    regions_.push_back(std::make_unique<Region>(
+        Region{.offset = offset, .bytes = bytes, .finished = counters + regions_.size()}));
+    return *regions_.back();
+  }
+  auto oldest = std::min_element(regions_.begin(), regions_.end(),
+                                 [](const auto& a, const auto& b) { return a->last_use < b->last_use; });
+  TORCH_CHECK(!(*oldest)->held, "fsdp: more than ", kCounters,
+              " ranges of one allocation are in use at once; release() some, or allocate more blocks");
+  before.push_back((*oldest)->completion());
+  (*oldest)->offset = offset;
+  (*oldest)->bytes = bytes;
+  return **oldest;
+}
+
+void AllocationTable::add(const AllocationPtr& allocation) { by_address_[allocation->own()] = allocation; }
+
+void AllocationTable::remove(const void* own) { by_address_.erase(static_cast<const char*>(own)); }
+
+AllocationPtr AllocationTable::find(const void* data, size_t bytes) const {
+  const char* address = static_cast<const char*>(data);
+  auto after = by_address_.upper_bound(address);
+  if (after == by_address_.begin()) return nullptr;
+  const AllocationPtr& candidate = std::prev(after)->second;
+  return address + bytes <= candidate->own() + candidate->bytes() ? candidate : nullptr;
+}
+
+}  // namespace fsdp::detail

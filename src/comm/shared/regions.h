@@ -1,0 +1,89 @@
+// Memory from allocate(): which parts of it were moved, and whether every rank has finished with them.
+#pragma once
+
+#include <fsdp/comm.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/shared/segment.h"
+
+namespace fsdp::detail {
+
+// A count in shared memory that must reach a value: all ranks have finished with a region.
+struct Completion {
+  std::atomic<uint32_t>* count;
+  uint32_t target;
+
+  bool reached() const { return static_cast<int32_t>(count->load() - target) >= 0; }
+};
+
+// One range of an allocation that collectives were called on.
+struct Region {
+  size_t offset;
+  size_t bytes;
+  std::atomic<uint32_t>* finished;  // grows by one per rank and use
+  uint32_t expected = 0;            // its value when nobody uses the region any more
+  bool held = false;  // gather: this rank has not released it. reduce: not claimed since the last reduce
+  uint64_t last_use = 0;
+
+  Completion completion() const { return {finished, expected}; }
+  // Counts this rank as finished; true when it was the last.
+  bool finish() { return finished->fetch_add(1) + 1 == expected; }
+};
+
+// Note [Shared slots]
+// A slot allocated for gathers is ONE memory mapped by all ranks of the host: a gather is "everyone writes
+// its shard once", and nothing is copied out. So a rank may write its shard only when every rank has released
+// what the slot held before. Memory for reduces is W blocks, one per rank: a rank writes its own and reads
+// its part of all. Each range used gets a counter inside the allocation, given out in order of first use,
+// which is the same on every rank because collectives are. A use adds W to the expected count; a rank that
+// has finished adds one.
+class Allocation {
+ public:
+  Allocation(SegmentPtr segment, MemoryUse use, size_t bytes, int rank, int size);
+
+  // [counters][block] for gathers, [counters][block x W] for reduces.
+  static size_t segment_bytes(MemoryUse use, size_t bytes, int size);
+
+  MemoryUse use() const { return use_; }
+  char* block(int rank) const;
+  char* own() const { return block(rank_); }
+  size_t bytes() const { return bytes_; }
+
+  // Starts a use of [offset, offset + bytes) by all ranks. `before`: what must be reached before anyone
+  // writes there.
+  Region& begin_use(size_t offset, size_t bytes, std::vector<Completion>& before);
+  Region* find(size_t offset, size_t bytes);
+  std::vector<Region*> overlapping(size_t offset, size_t bytes);
+
+ private:
+  Region& region(size_t offset, size_t bytes, std::vector<Completion>& before);
+
+  SegmentPtr segment_;
+  MemoryUse use_;
+  size_t bytes_;
+  size_t stride_;
+  int rank_;
+  int size_;
+  uint64_t uses_ = 0;
+  std::vector<std::unique_ptr<Region>> regions_;
+};
+using AllocationPtr = std::shared_ptr<Allocation>;
+
+// The live allocations of one rank, found by address.
+class AllocationTable {
+ public:
+  void add(const AllocationPtr& allocation);
+  void remove(const void* own);
+  // The allocation that holds all of [data, data + bytes) in this rank's block, or null.
+  AllocationPtr find(const void* data, size_t bytes) const;
+
+ private:
+  std::map<const char*, AllocationPtr> by_address_;
+};
+
+}  // namespace fsdp::detail

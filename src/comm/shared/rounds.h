@@ -1,0 +1,116 @@
+// The order of work in a group: operations are rounds of "publish, wait for all, consume".
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "comm/backend.h"
+#include "comm/shared/gate.h"
+#include "comm/shared/messages.h"
+#include "comm/shared/regions.h"
+
+namespace fsdp::detail {
+
+class Rounds;
+
+// One collective. Round r may need a staging bank: publish() writes this rank's bank, consume() reads all
+// banks.
+class RoundOp {
+ public:
+  virtual ~RoundOp() = default;
+
+  virtual int rounds() const { return 1; }
+  virtual bool staged() const { return false; }
+  // Whether round r + 1 may be published before round r is consumed.
+  virtual bool pipelined() const { return true; }
+  // Whether the first round may write to where it writes: see Note [Shared slots].
+  virtual bool may_publish() const { return true; }
+  virtual void publish(int /*round*/, char* /*bank*/) {}
+  virtual void consume(int /*round*/, int /*bank_index*/) {}
+
+  // What peers must agree on.
+  uint64_t elements = 0;
+  int32_t argument = 0;
+  DType dtype = DType::u8;
+  OpInfo info;
+
+ private:
+  friend class Rounds;
+  uint64_t sequence_ = 0;
+  uint64_t first_round_ = 0;
+  uint64_t first_staged_ = 0;
+  int published_ = 0;
+  bool complete_ = false;
+  Clock::time_point issued_at_;
+};
+using RoundOpPtr = std::shared_ptr<RoundOp>;
+
+// Note [Rounds]
+// Every rank numbers rounds alike. A rank arrives at a round when its data lies ready; when all have arrived,
+// each takes what it needs and counts itself done; a bank is written again only when all are done with the
+// round that used it. There is no helper thread: what can be published is published when the operation is
+// issued, the rest while a rank waits. Operations complete in the order issued. A rank gets at most
+// kMaxPending operations ahead, so the ring of cells never wraps onto a round somebody still looks at.
+class Rounds {
+ public:
+  Rounds(Gate& gate, Messages& messages);
+
+  // Numbers `op`, describes it to the others and publishes its first round if nothing stands in the way.
+  void issue(const RoundOpPtr& op, Clock::time_point deadline);
+  // Completes everything up to `op`. Throws CommError.
+  void complete(const RoundOpPtr& op, Clock::time_point deadline);
+  // Completes everything issued so far.
+  void drain(Clock::time_point deadline);
+
+  // Waits for a condition that completions of other ranks make true.
+  template <class Ready>
+  void wait_completions(const RoundOp& op, Clock::time_point deadline, Ready ready) {
+    wait(op, kCompletions, deadline, ready, [this](int r) { return owes(r); });
+  }
+  void wait_message(const Message& message, const OpInfo& info, Clock::time_point started,
+                    Clock::time_point deadline);
+
+  void throw_if_faulted(const RoundOp& op) const;
+  bool idle() const { return pending_.empty(); }
+  Gate& gate() { return gate_; }
+
+ private:
+  template <class Ready, class Needs>
+  void wait(const RoundOp& op, uint32_t interests, Clock::time_point deadline, Ready ready, Needs needs) {
+    const auto pump_and_check = [&] {
+      if (messages_.pending()) messages_.pump();
+      return ready();
+    };
+    const uint32_t all = interests | (messages_.pending() ? kMessages : 0u);
+    settle(gate_.wait(all, deadline, pump_and_check, needs), op, needs);
+  }
+
+  void settle(Gate::Outcome outcome, const RoundOp& op, const std::function<bool(int)>& late);
+  void complete_front(Clock::time_point deadline);
+  void describe(const RoundOp& op);
+  void compare(const RoundOp& op);
+  bool try_publish(RoundOp& op);
+  void publish(RoundOp& op, Clock::time_point deadline);
+  void publish_ready();
+  bool bank_free(const RoundOp& op, int round) const;
+  int bank_index(const RoundOp& op, int round) const;
+  void arrive(uint64_t round);
+  void finish(uint64_t round);
+  Completion arrivals(uint64_t round) const;
+  bool owes(int rank) const;
+  void report_timeout(const RoundOp& op, const std::function<bool(int)>& late);
+  [[noreturn]] void throw_fault(const RoundOp& op) const;
+
+  Gate& gate_;
+  Messages& messages_;
+  std::deque<RoundOpPtr> pending_;
+  uint64_t next_sequence_ = 0;
+  uint64_t next_round_ = 0;
+  uint64_t next_staged_ = 0;
+  uint64_t bank_round_[kBanks];  // the round that used the bank last
+};
+
+}  // namespace fsdp::detail

@@ -1,0 +1,19 @@
+// Collectives through memory that all ranks of the group can see. `local` and `shm` differ in where it comes
+// from.
+#pragma once
+
+#include <memory>
+
+#include "comm/backend.h"
+#include "comm/shared/gate.h"
+#include "comm/shared/regions.h"
+#include "comm/shared/segment.h"
+
+namespace fsdp::detail {
+
+// Meets the other ranks through `info.store`. Collective; throws RendezvousError when one does not come.
+std::unique_ptr<CommBackend> make_shared_backend(const char* name, const GroupInfo& info,
+                                                 std::unique_ptr<SegmentSource> source,
+                                                 std::unique_ptr<Liveness> liveness);
+
+}  // namespace fsdp::detail

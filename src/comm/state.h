@@ -1,0 +1,33 @@
+// What a Comm handle points to: the backend, and what has been done with it.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "comm/backend.h"
+
+namespace fsdp::detail {
+
+// Totals per operation. The lock lets another thread read them during a run.
+class StatsTable {
+ public:
+  void add(const char* op, int64_t count, int64_t bytes, double seconds);
+  std::vector<OpStats> rows() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, OpStats, std::less<>> rows_;
+};
+
+struct CommState {
+  GroupInfo info;
+  BackendPtr backend;
+  StatsTable stats;
+  int splits = 0;
+};
+
+// The backend for a group; `automatic` is resolved here. Collective.
+BackendPtr make_backend(const GroupInfo& info);
+
+}  // namespace fsdp::detail

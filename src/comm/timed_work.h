@@ -1,0 +1,30 @@
+// A backend's work together with the group it counts for.
+#pragma once
+
+#include <optional>
+
+#include "base/clock.h"
+#include "comm/state.h"
+
+namespace fsdp::detail {
+
+// Holding the group's state keeps the backend alive until its last work is waited for.
+class TimedWork {
+ public:
+  TimedWork(std::shared_ptr<CommState> state, WorkPtr work, const char* op)
+      : state_(std::move(state)), work_(std::move(work)), op_(op) {}
+
+  // Without a timeout: the group's, and the host does not wait for a device.
+  void wait(std::optional<Milliseconds> timeout) {
+    const auto start = Clock::now();
+    work_->wait(timeout.value_or(state_->info.options.timeout), timeout.has_value());
+    state_->stats.add(op_, 0, 0, seconds_since(start));
+  }
+
+ private:
+  std::shared_ptr<CommState> state_;
+  WorkPtr work_;
+  const char* op_;
+};
+
+}  // namespace fsdp::detail

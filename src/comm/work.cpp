@@ -1,0 +1,32 @@
+#include <fsdp/comm.h>
+
+#include "base/log.h"
+#include "comm/timed_work.h"
+
+namespace fsdp {
+
+Work::Work(std::shared_ptr<detail::TimedWork> pending) : pending_(std::move(pending)) {}
+
+Work& Work::operator=(Work&& other) noexcept {
+  std::swap(pending_, other.pending_);
+  return *this;
+}
+
+Work::~Work() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    // The group is finished and its next call throws the same; a destructor must not.
+    detail::log_warn(error.what());
+  }
+}
+
+void Work::wait() {
+  if (const auto pending = std::exchange(pending_, nullptr)) pending->wait(std::nullopt);
+}
+
+void Work::wait(std::chrono::milliseconds timeout) {
+  if (const auto pending = std::exchange(pending_, nullptr)) pending->wait(timeout);
+}
+
+}  // namespace fsdp

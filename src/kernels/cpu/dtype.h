@@ -1,0 +1,27 @@
+// The element types our kernels know. The same list as Comm's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fsdp::detail {
+
+enum class DType : uint8_t { f32, f64, bf16, f16, i64, u8 };
+
+constexpr size_t size_of(DType type) {
+  switch (type) {
+    case DType::f32:
+      return 4;
+    case DType::f64:
+    case DType::i64:
+      return 8;
+    case DType::bf16:
+    case DType::f16:
+      return 2;
+    case DType::u8:
+      return 1;
+  }
+  return 0;
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,10 @@
+#define FSDP_SUM_NAMESPACE sum_scalar
+#include "kernels/cpu/tree_sum_impl.h"
+
+namespace fsdp::detail {
+
+void tree_sum_scalar(void* dst, const void* const* src, int sources, size_t count, DType type, double scale) {
+  sum_scalar::run(dst, src, sources, count, type, scale);
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,69 @@
+#include "launch/device.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <dlfcn.h>
+#include <fsdp/error.h>
+#include <unistd.h>
+
+#include "base/env.h"
+#include "base/log.h"
+
+namespace fsdp::detail {
+
+namespace {
+
+// libfsdp does not link libtorch_cuda, so that one binary runs with and without a GPU. Where there is one,
+// load it.
+void load_cuda() {
+  if (c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return;
+  const bool driver = ::access("/dev/nvidiactl", F_OK) == 0 || ::access("/dev/dxg", F_OK) == 0;
+  if (!driver) return;
+  if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
+    log_warn(
+        std::string(
+            "this host has an NVIDIA driver but libtorch_cuda cannot be loaded, so ranks use the CPU: ") +
+        ::dlerror());
+}
+
+int visible_cuda_devices() {
+  load_cuda();
+  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return 0;
+  return c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount();
+}
+
+c10::Device nth_cuda(int local_rank, int visible) {
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % visible)};
+}
+
+c10::Device parse(const std::string& text) {
+  try {
+    return c10::Device(text);
+  } catch (const std::exception&) {
+    throw RendezvousError("FSDP_DEVICE='" + text + "' is not a device; use cpu, cuda or cuda:N");
+  }
+}
+
+c10::Device with_index(c10::Device asked, int local_rank) {
+  if (!asked.is_cuda()) return asked;
+  const int visible = visible_cuda_devices();
+  if (visible == 0)
+    throw RendezvousError(
+        "a CUDA device was asked for but none is visible; check the driver, CUDA_VISIBLE_DEVICES and that "
+        "LibTorch has CUDA");
+  if (!asked.has_index()) return nth_cuda(local_rank, visible);
+  if (asked.index() >= visible)
+    throw RendezvousError(asked.str() + " was asked for but only " + std::to_string(visible) +
+                          " CUDA devices are visible");
+  return asked;
+}
+
+}  // namespace
+
+c10::Device choose_device(std::optional<c10::Device> asked, int local_rank) {
+  if (asked) return with_index(*asked, local_rank);
+  if (const auto text = env_string("FSDP_DEVICE")) return with_index(parse(*text), local_rank);
+  const int visible = visible_cuda_devices();
+  return visible > 0 ? nth_cuda(local_rank, visible) : c10::Device(c10::kCPU);
+}
+
+}  // namespace fsdp::detail

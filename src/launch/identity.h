@@ -1,0 +1,30 @@
+// Who am I: rank, size and meeting point, from options or the environment. Reads only; meets nobody.
+#pragma once
+
+#include <fsdp/world.h>
+
+#include <optional>
+#include <string>
+
+namespace fsdp::detail {
+
+struct Identity {
+  int rank = 0;
+  int size = 1;
+  std::optional<int> local_rank;
+  std::optional<int> local_size;
+  std::string source;       // in words
+  std::string master_addr;  // empty when alone
+  int master_port = 0;
+  bool agent_store = false;  // a torchrun agent serves the store: no rank may
+  std::string run_key;       // tells restarts of one run apart on a store that outlives them
+};
+
+// The order is DESIGN's: options, RANK/WORLD_SIZE, Slurm, OpenMPI, PMI, alone. Throws RendezvousError in
+// words.
+Identity find_identity(const InitOptions& options);
+
+// The first host of a Slurm list: "n[03-05,9],m1" -> "n03".
+std::string first_slurm_host(const std::string& list);
+
+}  // namespace fsdp::detail

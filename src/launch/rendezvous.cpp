@@ -1,0 +1,185 @@
+#include "launch/rendezvous.h"
+
+#include <fsdp/error.h>
+#include <fsdp/version.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+#include <thread>
+
+#include "base/env.h"
+#include "base/host.h"
+
+namespace fsdp::detail {
+
+namespace {
+
+constexpr int kProtocol = 1;  // raise it when ranks of the old and the new build could not work together
+constexpr const char* kFailedKey = "failed";
+constexpr const char* kArrivedKey = "arrived";
+
+std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::string read_key(const StorePtr& store, const std::string& key) {
+  const auto bytes = store->get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+// One line per fact; none contains a newline.
+struct Card {
+  int size = 0;
+  std::string build;
+  Peer peer;
+
+  std::string write() const {
+    std::ostringstream out;
+    out << size << '\n'
+        << build << '\n'
+        << peer.rank << '\n'
+        << peer.pid << '\n'
+        << peer.hostname << '\n'
+        << peer.host_id << '\n';
+    return out.str();
+  }
+
+  static Card read(const std::string& text) {
+    std::istringstream in(text);
+    Card card;
+    const auto line = [&] {
+      std::string value;
+      std::getline(in, value);
+      return value;
+    };
+    card.size = std::stoi(line());
+    card.build = line();
+    card.peer.rank = std::stoi(line());
+    card.peer.pid = std::stoll(line());
+    card.peer.hostname = line();
+    card.peer.host_id = line();
+    return card;
+  }
+
+  std::string name() const {
+    return "rank " + std::to_string(peer.rank) + " (host " + peer.hostname + ", pid " +
+           std::to_string(peer.pid) + ")";
+  }
+};
+
+class Meeting {
+ public:
+  Meeting(const Identity& me, StorePtr store, Milliseconds timeout)
+      : me_(me), store_(std::move(store)), timeout_(timeout), prefix_("fsdp/world/" + me.run_key + "/") {
+    mine_ = {.size = me.size,
+             .build = build_id(),
+             .peer = {.rank = me.rank, .hostname = host_name(), .host_id = host_id(), .pid = ::getpid()}};
+  }
+
+  std::vector<Peer> run() {
+    claim_rank();
+    wait_for_all();
+    std::vector<Peer> peers;
+    for (int r = 0; r < me_.size; ++r) {
+      const Card theirs = Card::read(read_key(store_, rank_key(r)));
+      compare(theirs);
+      peers.push_back(theirs.peer);
+    }
+    return peers;
+  }
+
+ private:
+  std::string key(const char* name) const { return prefix_ + name; }
+  std::string rank_key(int rank) const { return prefix_ + "rank/" + std::to_string(rank); }
+
+  // Says it to the ranks that still wait, too.
+  [[noreturn]] void fail(const std::string& message) {
+    store_->set(key(kFailedKey), to_bytes(message));
+    throw RendezvousError(message);
+  }
+
+  void claim_rank() {
+    if (store_->add(prefix_ + "claims/" + std::to_string(me_.rank), 1) == 1) {
+      store_->set(rank_key(me_.rank), to_bytes(mine_.write()));
+      store_->add(key(kArrivedKey), 1);
+      return;
+    }
+    store_->wait({rank_key(me_.rank)}, timeout_);
+    const Card first = Card::read(read_key(store_, rank_key(me_.rank)));
+    if (first.peer.pid == mine_.peer.pid && first.peer.host_id == mine_.peer.host_id)
+      throw RendezvousError(mine_.name() + " called fsdp::init() twice. Call it once and pass the World on.");
+    throw RendezvousError("two processes claim to be rank " + std::to_string(me_.rank) + ": " + first.name() +
+                          " came first, then " + mine_.name() + ". Give every process its own rank (" +
+                          me_.source + ").");
+  }
+
+  void wait_for_all() {
+    const auto start = Clock::now();
+    Milliseconds pause{1};
+    while (store_->add(key(kArrivedKey), 0) < me_.size) {
+      if (store_->check({key(kFailedKey)})) throw RendezvousError(read_key(store_, key(kFailedKey)));
+      look_for_misfits();
+      if (elapsed_since(start) > timeout_) fail_missing();
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, Milliseconds{50});
+    }
+  }
+
+  // A rank that believes in a larger world would wait in vain: compare while waiting, not only afterwards.
+  void look_for_misfits() {
+    for (int r = 0; r < me_.size; ++r)
+      if (store_->check({rank_key(r)})) compare(Card::read(read_key(store_, rank_key(r))));
+  }
+
+  void fail_missing() {
+    std::string missing;
+    int count = 0;
+    for (int r = 0; r < me_.size; ++r) {
+      if (store_->check({rank_key(r)})) continue;
+      if (++count <= 16) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    }
+    if (count > 16) missing += ", ...";
+    fail(std::to_string(me_.size - count) + " of " + std::to_string(me_.size) + " ranks came within " +
+         std::to_string(timeout_.count()) + " ms; missing: rank " + missing +
+         ". Start as many processes as WORLD_SIZE says, or raise InitOptions::timeout.");
+  }
+
+  void compare(const Card& theirs) {
+    if (theirs.size != mine_.size)
+      fail("ranks disagree about the number of ranks: " + theirs.name() + " says " +
+           std::to_string(theirs.size) + ", " + mine_.name() + " says " + std::to_string(mine_.size) +
+           ". WORLD_SIZE must be the same for all.");
+    if (theirs.build != mine_.build)
+      fail("ranks run different builds: " + theirs.name() + " runs " + theirs.build + ", " + mine_.name() +
+           " runs " + mine_.build + ". Start the same binary on every host.");
+  }
+
+  const Identity& me_;
+  StorePtr store_;
+  Milliseconds timeout_;
+  std::string prefix_;
+  Card mine_;
+};
+
+}  // namespace
+
+std::string build_id() {
+  const std::string built = std::string("fsdp ") + version() + ", LibTorch " + TORCH_VERSION + ", protocol " +
+                            std::to_string(kProtocol);
+  return env_string("FSDP_TEST_BUILD_ID").value_or(built);
+}
+
+std::vector<Peer> meet(const Identity& me, const StorePtr& store, Milliseconds timeout) {
+  try {
+    return Meeting(me, store, timeout).run();
+  } catch (const RendezvousError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw RendezvousError("rank " + std::to_string(me.rank) +
+                          " lost the store while meeting the others; rank 0, which serves it, has ended (" +
+                          text.substr(0, text.find('\n')) + ")");
+  }
+}
+
+}  // namespace fsdp::detail

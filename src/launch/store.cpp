@@ -1,0 +1,108 @@
+#include "launch/store.h"
+
+#include <fsdp/error.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace fsdp::detail {
+
+namespace {
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+Addresses resolve(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (error != 0)
+    throw RendezvousError("the address '" + host + "' of the store (MASTER_ADDR) cannot be resolved: " +
+                          ::gai_strerror(error) + ". Set MASTER_ADDR to the host name or address of rank 0.");
+  return Addresses(list);
+}
+
+int port_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  const auto port = address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                                  : reinterpret_cast<sockaddr_in*>(&address)->sin_port;
+  return ntohs(port);
+}
+
+[[noreturn]] void refuse_port(const std::string& host, int port) {
+  const std::string place = host + ":" + std::to_string(port);
+  if (errno == EADDRINUSE)
+    throw RendezvousError(
+        "rank 0 cannot serve the store at " + place +
+        ": the port is in use. Set MASTER_PORT to a free one on every rank, or end the process that has it.");
+  if (errno == EADDRNOTAVAIL)
+    throw RendezvousError(
+        "rank 0 cannot serve the store at " + place +
+        ": no interface of this host has that address. MASTER_ADDR must name the host of rank 0.");
+  throw RendezvousError("rank 0 cannot serve the store at " + place + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+Listener listen_on(const std::string& host, int port) {
+  const Addresses addresses = resolve(host, port);
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
+    if (!fd.valid()) continue;
+    const int on = 1;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (::bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0 && ::listen(fd.get(), SOMAXCONN) == 0) {
+      const int bound = port_of(fd.get());
+      return {std::move(fd), bound};
+    }
+  }
+  refuse_port(host, port);
+}
+
+StorePtr serve_store(const std::string& host, Listener listener, Milliseconds timeout) {
+  ::c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(listener.port);
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  options.masterListenFd = listener.fd.release();
+  return c10::make_intrusive<::c10d::TCPStore>(host, options);
+}
+
+StorePtr connect_store(const std::string& host, int port, Milliseconds timeout, const std::string& who) {
+  resolve(host, port);
+  ::c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    return c10::make_intrusive<::c10d::TCPStore>(host, options);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw RendezvousError(who + " could not reach the store at " + host + ":" + std::to_string(port) +
+                          " within " + std::to_string(timeout.count()) +
+                          " ms: rank 0, which serves it, is missing or not reachable (" +
+                          text.substr(0, text.find('\n')) + ")");
+  }
+}
+
+StorePtr open_store(const Identity& me, Milliseconds timeout) {
+  if (me.size == 1 && !me.agent_store) return c10::make_intrusive<::c10d::HashStore>();
+  if (me.rank == 0 && !me.agent_store)
+    return serve_store(me.master_addr, listen_on(me.master_addr, me.master_port), timeout);
+  return connect_store(me.master_addr, me.master_port, timeout, "rank " + std::to_string(me.rank));
+}
+
+}  // namespace fsdp::detail

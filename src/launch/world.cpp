@@ -1,0 +1,67 @@
+#include <fsdp/error.h>
+#include <fsdp/world.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "launch/enter.h"
+#include "launch/rendezvous.h"
+
+namespace fsdp {
+
+World::World(std::shared_ptr<detail::WorldState> state) : state_(std::move(state)) {}
+
+int World::rank() const { return state_->rank; }
+int World::size() const { return state_->size; }
+int World::local_rank() const { return state_->local_rank; }
+int World::local_size() const { return state_->local_size; }
+c10::Device World::device() const { return state_->device; }
+const std::vector<Peer>& World::peers() const { return state_->peers; }
+const std::string& World::source() const { return state_->source; }
+const c10::intrusive_ptr<::c10d::Store>& World::store() const { return state_->store; }
+
+std::vector<std::string> World::hosts() const {
+  std::vector<std::string> names;
+  std::vector<std::string> ids;
+  for (const Peer& peer : state_->peers) {
+    if (std::find(ids.begin(), ids.end(), peer.host_id) != ids.end()) continue;
+    ids.push_back(peer.host_id);
+    names.push_back(peer.hostname);
+  }
+  return names;
+}
+
+namespace detail {
+
+World enter(const Identity& me, StorePtr store, const InitOptions& options) {
+  auto state = std::make_shared<WorldState>();
+  state->rank = me.rank;
+  state->size = me.size;
+  state->source = me.source;
+  state->timeout = options.timeout;
+  state->peers = meet(me, store, options.timeout);
+  state->store = std::move(store);
+  const Peer& self = state->peers[static_cast<size_t>(me.rank)];
+  const auto here = [&](const Peer& peer) { return peer.host_id == self.host_id; };
+  const auto end = state->peers.begin() + me.rank;
+  state->local_rank =
+      me.local_rank.value_or(static_cast<int>(std::count_if(state->peers.begin(), end, here)));
+  state->local_size =
+      me.local_size.value_or(static_cast<int>(std::count_if(state->peers.begin(), state->peers.end(), here)));
+  state->device = choose_device(options.device, state->local_rank);
+  return World(std::move(state));
+}
+
+}  // namespace detail
+
+World init(const InitOptions& options) {
+  const detail::Identity me = detail::find_identity(options);
+  World world = detail::enter(me, detail::open_store(me, options.timeout), options);
+  if (world.rank() == 0)
+    detail::log_info("rank and size from " + world.source() + ": " + std::to_string(world.size()) +
+                     " rank(s) on " + std::to_string(world.hosts().size()) + " host(s), rank 0 on " +
+                     world.device().str());
+  return world;
+}
+
+}  // namespace fsdp

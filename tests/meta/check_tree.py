@@ -1,0 +1,139 @@
+"""Checks the shape of the source tree. Prints every breach and exits 1 when there is one.
+
+- every tests/**/*_test.cpp is named in tests/CMakeLists.txt
+- the folders of src/ include each other along the arrows only, and the pure ones reach no torch header
+- app, examples and bench see the public headers and models only; models see nothing of fsdp
+- a public header is short, and shows neither a private library nor src/
+"""
+
+import re
+import sys
+from pathlib import Path
+
+# folder -> the folders it may include, besides itself.
+ARROWS = {
+    "base": set(),
+    "kernels": {"base"},
+    "monitor": {"base"},
+    "layout": {"base"},
+    "plan": {"base", "layout"},
+    "launch": {"base"},
+    "comm": {"base", "kernels", "launch", "monitor"},
+}
+ARROWS["runtime"] = set(ARROWS)
+ARROWS["optim"] = set(ARROWS)
+ARROWS["checkpoint"] = set(ARROWS)
+
+PURE = {"kernels", "layout", "plan"}
+TORCH = re.compile(r"^(ATen|c10|torch)/")
+PRIVATE_LIBRARIES = re.compile(
+    r"^(gtest/|gmock/|benchmark/|CLI/|yaml-cpp/|nlohmann/|xxhash|xxh3|nccl)|record_function\.h$")
+MAX_PUBLIC_LINES = 150
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+SUFFIXES = {".cpp", ".h", ".cu", ".cuh"}
+
+
+def code_files(folder):
+    return sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES) if folder.is_dir() else []
+
+
+def includes(path):
+    """The include names of a file, in order."""
+    return [name for _, name in INCLUDE.findall(path.read_text(encoding="utf-8"))]
+
+
+def resolve(root, path, name):
+    """The file of ours that `path` means by `name`; None when it is not ours."""
+    for base in (path.parent, root / "src", root / "include", root):
+        candidate = (base / name).resolve()
+        if candidate.is_file() and candidate.is_relative_to(root):
+            return candidate
+    return None
+
+
+def torch_reached(root, path, seen):
+    """A torch header that `path` includes, also through our own headers; None when there is none."""
+    seen.add(path)
+    for name in includes(path):
+        if TORCH.match(name):
+            return name
+        ours = resolve(root, path, name)
+        if ours and ours not in seen:
+            found = torch_reached(root, ours, seen)
+            if found:
+                return found
+    return None
+
+
+def check_registered(root):
+    listing = root / "tests" / "CMakeLists.txt"
+    text = re.sub(r"#.*", "", listing.read_text(encoding="utf-8")) if listing.is_file() else ""
+    named = set(re.split(r'[\s()"]+', text))
+    for path in sorted((root / "tests").rglob("*_test.cpp")):
+        name = path.relative_to(root / "tests").as_posix()
+        if name not in named:
+            yield f"tests/{name}: not named in tests/CMakeLists.txt, so it is never built"
+
+
+def check_arrows(root):
+    src = root / "src"
+    for path in code_files(src):
+        where = path.relative_to(root).as_posix()
+        folder = path.relative_to(src).parts[0]
+        if folder not in ARROWS:
+            yield f"{where}: src/{folder} is no folder of the house; add it to the arrows in check_tree.py"
+            continue
+        for name in includes(path):
+            ours = resolve(root, path, name)
+            if ours and ours.is_relative_to(src):
+                other = ours.relative_to(src).parts[0]
+                if other != folder and other not in ARROWS[folder]:
+                    yield f"{where}: includes {name}, but {folder} may not see {other}"
+            elif ours and not ours.is_relative_to(root / "include"):
+                yield f"{where}: includes {name}, which is outside src/ and include/"
+        if folder in PURE:
+            found = torch_reached(root, path, set())
+            if found:
+                yield f"{where}: reaches the torch header {found}, but {folder} is pure"
+
+
+def check_users(root):
+    for folder in ("app", "examples", "bench"):
+        for path in code_files(root / folder):
+            for name in includes(path):
+                ours = resolve(root, path, name)
+                if ours and not any(ours.is_relative_to(root / f) for f in (folder, "include", "models")):
+                    yield f"{path.relative_to(root)}: includes {name}; {folder} sees include/fsdp and models only"
+    for path in code_files(root / "models"):
+        for name in includes(path):
+            ours = resolve(root, path, name)
+            if name.startswith("fsdp/") or (ours and not ours.is_relative_to(root / "models")):
+                yield f"{path.relative_to(root)}: includes {name}; models see nothing of fsdp"
+
+
+def check_public_headers(root):
+    public = root / "include"
+    for path in code_files(public):
+        where = path.relative_to(root).as_posix()
+        for name in includes(path):
+            ours = resolve(root, path, name)
+            if PRIVATE_LIBRARIES.search(name):
+                yield f"{where}: a public header shows {name}"
+            elif ours and not ours.is_relative_to(public):
+                yield f"{where}: a public header includes {name}, which is not public"
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MAX_PUBLIC_LINES:
+            yield f"{where}: {lines} lines; a public header has at most {MAX_PUBLIC_LINES}"
+
+
+def check(root):
+    root = Path(root).resolve()
+    rules = (check_registered, check_arrows, check_users, check_public_headers)
+    return [breach for rule in rules for breach in rule(root)]
+
+
+if __name__ == "__main__":
+    breaches = check(sys.argv[1])
+    print("\n".join(breaches) if breaches else "the tree is in order")
+    sys.exit(1 if breaches else 0)

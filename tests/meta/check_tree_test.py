@@ -1,0 +1,99 @@
+"""Each rule of check_tree.py goes red on a small tree that breaks it, and a good tree passes."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from check_tree import check
+
+GOOD = {
+    "include/fsdp/fsdp.h": "#include <ATen/core/Tensor.h>\n#include <fsdp/error.h>\n",
+    "include/fsdp/error.h": "#include <stdexcept>\n",
+    "src/base/log.h": "#include <fsdp/error.h>\n",
+    "src/kernels/cpu/sum.cpp": '#include "kernels/cpu/sum.h"\n#include "base/log.h"\n',
+    "src/kernels/cpu/sum.h": "#include <cstdint>\n",
+    "src/comm/comm.cpp": '#include <fsdp/fsdp.h>\n#include "kernels/cpu/sum.h"\n#include "base/log.h"\n',
+    "examples/01_hello/main.cpp": "#include <fsdp/fsdp.h>\n#include <torch/torch.h>\n",
+    "models/gpt2.h": "#include <torch/torch.h>\n",
+    "bench/comm.cpp": '#include <fsdp/fsdp.h>\n#include "models/gpt2.h"\n',
+    "tests/unit/base/log_test.cpp": '#include "base/log.h"\n',
+    "tests/CMakeLists.txt": "fsdp_test_binary(NAME unit_tests SOURCES unit/base/log_test.cpp)\n",
+}
+
+
+class CheckTree(unittest.TestCase):
+    def breaches(self, changes):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in {**GOOD, **changes}.items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            return check(folder)
+
+    def assert_red(self, changes, *words):
+        found = self.breaches(changes)
+        self.assertEqual(len(found), 1, found)
+        for word in words:
+            self.assertIn(word, found[0])
+
+    def test_good_tree_passes(self):
+        self.assertEqual(self.breaches({}), [])
+
+    def test_unregistered_test(self):
+        self.assert_red({"tests/behaviour/crash_test.cpp": ""}, "behaviour/crash_test.cpp", "never built")
+
+    def test_test_named_in_a_comment_only(self):
+        self.assert_red({"tests/CMakeLists.txt": "# unit/base/log_test.cpp\n"}, "log_test.cpp", "never built")
+
+    def test_include_against_the_arrows(self):
+        self.assert_red({"src/base/env.cpp": '#include "comm/backend.h"\n', "src/comm/backend.h": ""},
+                        "base may not see comm")
+
+    def test_siblings_do_not_see_each_other(self):
+        self.assert_red({"src/launch/store.cpp": '#include "monitor/counters.h"\n', "src/monitor/counters.h": ""},
+                        "launch may not see monitor")
+
+    def test_relative_include_against_the_arrows(self):
+        self.assert_red({"src/base/env.cpp": '#include "../kernels/cpu/sum.h"\n'}, "base may not see kernels")
+
+    def test_angle_include_against_the_arrows(self):
+        self.assert_red({"src/base/env.cpp": "#  include <kernels/cpu/sum.h>\n"}, "base may not see kernels")
+
+    def test_src_includes_tests(self):
+        self.assert_red({"src/comm/fault.cpp": '#include "tests/support/run_ranks.h"\n',
+                         "tests/support/run_ranks.h": ""}, "outside src/ and include/")
+
+    def test_unknown_folder(self):
+        self.assert_red({"src/utils/misc.cpp": ""}, "src/utils is no folder")
+
+    def test_torch_in_a_pure_folder(self):
+        for folder in ("kernels", "layout", "plan"):
+            for header in ("ATen/ATen.h", "c10/util/Half.h", "torch/torch.h"):
+                self.assert_red({f"src/{folder}/x.cpp": f"#include <{header}>\n"}, header, f"{folder} is pure")
+
+    def test_torch_in_a_pure_folder_through_our_header(self):
+        self.assert_red({"src/plan/plan.cpp": '#include "base/dtype.h"\n',
+                         "src/base/dtype.h": "#include <fsdp/fsdp.h>\n"}, "ATen/core/Tensor.h", "plan is pure")
+
+    def test_users_see_src(self):
+        for folder in ("app", "examples/02_train", "bench"):
+            self.assert_red({f"{folder}/main.cpp": '#include "base/log.h"\n'}, "sees include/fsdp and models only")
+
+    def test_models_see_fsdp(self):
+        self.assert_red({"models/llama.h": "#include <fsdp/fsdp.h>\n"}, "models see nothing of fsdp")
+
+    def test_public_header_shows_a_private_library(self):
+        for header in ("gtest/gtest.h", "benchmark/benchmark.h", "CLI/CLI.hpp", "yaml-cpp/yaml.h",
+                       "nlohmann/json.hpp", "xxhash.h", "nccl.h", "ATen/record_function.h"):
+            self.assert_red({"include/fsdp/comm.h": f"#include <{header}>\n"}, f"shows {header}")
+
+    def test_public_header_includes_src(self):
+        self.assert_red({"include/fsdp/comm.h": '#include "base/log.h"\n'}, "not public")
+
+    def test_long_public_header(self):
+        self.assertEqual(self.breaches({"include/fsdp/comm.h": "\n" * 150}), [])
+        self.assert_red({"include/fsdp/comm.h": "\n" * 151}, "151 lines")
+
+
+if __name__ == "__main__":
+    unittest.main()

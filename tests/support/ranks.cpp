@@ -1,0 +1,84 @@
+#include "support/ranks.h"
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "launch/enter.h"
+
+namespace fsdp::testing {
+
+void run_ranks(int size, const RankBody& body) {
+  const auto store = c10::make_intrusive<::c10d::HashStore>();
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        detail::Identity me;
+        me.rank = rank;
+        me.size = size;
+        me.source = "run_ranks";
+        World world = detail::enter(me, store, {.device = c10::Device(c10::kCPU)});
+        body(world);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+std::unique_ptr<detail::RankProcesses> fork_ranks(int size, const RankBody& body, c10::Device device) {
+  return std::make_unique<detail::RankProcesses>(size, body, InitOptions{.device = device});
+}
+
+void run_processes(int size, const RankBody& body, c10::Device device) {
+  run_local(size, body, InitOptions{.device = device});
+}
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error("not so: " + what);
+}
+
+ScopedEnv::ScopedEnv(const char* name, const char* value) : name_(name) {
+  if (const char* old = std::getenv(name)) {
+    had_ = true;
+    old_ = old;
+  }
+  if (value != nullptr) {
+    ::setenv(name, value, 1);
+  } else {
+    ::unsetenv(name);
+  }
+}
+
+ScopedEnv::~ScopedEnv() {
+  if (had_) {
+    ::setenv(name_.c_str(), old_.c_str(), 1);
+  } else {
+    ::unsetenv(name_.c_str());
+  }
+}
+
+int repeats(int sample, int full) {
+  const char* asked = std::getenv("FSDP_LONG");
+  return asked != nullptr && std::string(asked) == "1" ? full : sample;
+}
+
+unsigned seed() {
+  const char* asked = std::getenv("FSDP_SEED");
+  const unsigned value = asked != nullptr ? static_cast<unsigned>(std::strtoul(asked, nullptr, 10)) : 1;
+  std::cout << "seed " << value << " (set FSDP_SEED to change it)\n";
+  return value;
+}
+
+}  // namespace fsdp::testing

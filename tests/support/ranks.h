@@ -1,0 +1,49 @@
+// Ranks for tests: as threads (run_ranks), or as processes that can really be killed (fork_ranks).
+#pragma once
+
+#include <fsdp/fsdp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "launch/rank_processes.h"
+
+namespace fsdp::testing {
+
+using RankBody = std::function<void(World&)>;
+
+// Runs `body` in `size` threads, as the ranks of one World on the CPU. Rethrows the first exception of any
+// rank.
+void run_ranks(int size, const RankBody& body);
+
+// Starts `body` in `size` processes. The caller may signal them, and ends them by dropping the result.
+std::unique_ptr<detail::RankProcesses> fork_ranks(int size, const RankBody& body,
+                                                  c10::Device device = c10::kCPU);
+
+// fork_ranks and wait: throws when a rank failed, with its words.
+void run_processes(int size, const RankBody& body, c10::Device device = c10::kCPU);
+
+// Checks inside ranks throw, since a failed EXPECT would stay in the child process.
+void require(bool condition, const std::string& what);
+
+// Sets a variable for the life of the object, or unsets it (value null).
+class ScopedEnv {
+ public:
+  ScopedEnv(const char* name, const char* value);
+  ~ScopedEnv();
+  ScopedEnv(const ScopedEnv&) = delete;
+  ScopedEnv& operator=(const ScopedEnv&) = delete;
+
+ private:
+  std::string name_;
+  bool had_ = false;
+  std::string old_;
+};
+
+// How often a randomised test repeats: `full` under FSDP_LONG=1 (make test-long), `sample` otherwise.
+int repeats(int sample, int full);
+// Seed of randomised tests: FSDP_SEED, or 1. Printed, so that a failure can be repeated.
+unsigned seed();
+
+}  // namespace fsdp::testing
