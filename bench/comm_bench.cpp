@@ -91,6 +91,11 @@ class Case {
     }
   }
 
+  // Done reading: a slot may then be gathered into again.
+  void finish_reading() {
+    if (op_ == "all_gather") comm_.release(result_);
+  }
+
   // New values in every element, finished before the round begins.
   void write_source(int round) {
     at::add_out(source_, base_, static_cast<double>(comm_.rank() + stamp(round)));
@@ -132,6 +137,7 @@ double run_round(Case& work, fsdp::Comm& comm, int round, bool check_all) {
   work.call();
   const double elapsed = microseconds_since(start);
   work.check(round, check_all);
+  work.finish_reading();
   return elapsed;
 }
 

@@ -1,6 +1,8 @@
 #include "launch/identity.h"
 
 #include <fsdp/error.h>
+#include <fsdp/version.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <functional>
@@ -12,6 +14,7 @@ namespace fsdp::detail {
 namespace {
 
 constexpr int kDefaultPort = 29500;  // torch's
+constexpr int kProtocol = 1;  // raise it when ranks of the old and the new build could not work together
 constexpr int kMaxPort = 65535;
 constexpr const char* kLoopback = "127.0.0.1";
 
@@ -148,6 +151,11 @@ void check(const Identity& me) {
 }
 
 }  // namespace
+
+std::string build_id() {
+  return std::string("fsdp ") + version() + ", LibTorch " + TORCH_VERSION + ", protocol " +
+         std::to_string(kProtocol);
+}
 
 Identity find_identity(const InitOptions& options) {
   Identity me = choose(options);

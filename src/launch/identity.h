@@ -8,6 +8,9 @@
 
 namespace fsdp::detail {
 
+// What ranks of one run must share: our version, LibTorch's, and the layout of the memory they share.
+std::string build_id();
+
 struct Identity {
   int rank = 0;
   int size = 1;
@@ -18,6 +21,7 @@ struct Identity {
   int master_port = 0;
   bool agent_store = false;  // a torchrun agent serves the store: no rank may
   std::string run_key;       // tells restarts of one run apart on a store that outlives them
+  std::string build = build_id();
 };
 
 // The order is DESIGN's: options, RANK/WORLD_SIZE, Slurm, OpenMPI, PMI, alone. Throws RendezvousError in

@@ -1,24 +1,21 @@
 #include "launch/rendezvous.h"
 
 #include <fsdp/error.h>
-#include <fsdp/version.h>
-#include <torch/version.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <sstream>
 #include <thread>
 
-#include "base/env.h"
 #include "base/host.h"
 
 namespace fsdp::detail {
 
 namespace {
 
-constexpr int kProtocol = 1;  // raise it when ranks of the old and the new build could not work together
 constexpr const char* kFailedKey = "failed";
 constexpr const char* kArrivedKey = "arrived";
+constexpr const char* kToldKey = "told";
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -72,11 +69,21 @@ class Meeting {
   Meeting(const Identity& me, StorePtr store, Milliseconds timeout)
       : me_(me), store_(std::move(store)), timeout_(timeout), prefix_("fsdp/world/" + me.run_key + "/") {
     mine_ = {.size = me.size,
-             .build = build_id(),
+             .build = me.build,
              .peer = {.rank = me.rank, .hostname = host_name(), .host_id = host_id(), .pid = ::getpid()}};
   }
 
   std::vector<Peer> run() {
+    try {
+      return meet_all();
+    } catch (const RendezvousError&) {
+      let_others_hear();
+      throw;
+    }
+  }
+
+ private:
+  std::vector<Peer> meet_all() {
     claim_rank();
     wait_for_all();
     std::vector<Peer> peers;
@@ -88,7 +95,18 @@ class Meeting {
     return peers;
   }
 
- private:
+  // The store goes with rank 0: it stays until those who came have heard what is wrong, but not for long.
+  void let_others_hear() {
+    constexpr Milliseconds kPatience{1000};
+    const auto told = store_->add(key(kToldKey), 1);
+    if (me_.rank != 0) return;
+    const auto came = store_->add(key(kArrivedKey), 0);
+    const auto start = Clock::now();
+    for (auto heard = told; heard < came && elapsed_since(start) < kPatience;
+         heard = store_->add(key(kToldKey), 0))
+      std::this_thread::sleep_for(Milliseconds{5});
+  }
+
   std::string key(const char* name) const { return prefix_ + name; }
   std::string rank_key(int rank) const { return prefix_ + "rank/" + std::to_string(rank); }
 
@@ -162,12 +180,6 @@ class Meeting {
 };
 
 }  // namespace
-
-std::string build_id() {
-  const std::string built = std::string("fsdp ") + version() + ", LibTorch " + TORCH_VERSION + ", protocol " +
-                            std::to_string(kProtocol);
-  return env_string("FSDP_TEST_BUILD_ID").value_or(built);
-}
 
 std::vector<Peer> meet(const Identity& me, const StorePtr& store, Milliseconds timeout) {
   try {

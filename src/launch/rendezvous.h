@@ -12,7 +12,4 @@ namespace fsdp::detail {
 // or size.
 std::vector<Peer> meet(const Identity& me, const StorePtr& store, Milliseconds timeout);
 
-// What ranks of one run must share: our version, LibTorch's, and the layout of memory they share.
-std::string build_id();
-
 }  // namespace fsdp::detail

@@ -7,9 +7,11 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <poll.h>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 namespace fsdp::detail {
 
@@ -81,8 +83,33 @@ StorePtr serve_store(const std::string& host, Listener listener, Milliseconds ti
   return c10::make_intrusive<::c10d::TCPStore>(host, options);
 }
 
+// LibTorch's client says a great deal on stderr while nobody answers; so ask quietly first.
+bool server_answers(const std::string& host, int port, Milliseconds timeout) {
+  const Addresses addresses = resolve(host, port);
+  const auto start = Clock::now();
+  for (;;) {
+    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+      const Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol));
+      if (!fd.valid()) continue;
+      if (::connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return true;
+      pollfd entry{.fd = fd.get(), .events = POLLOUT, .revents = 0};
+      int error = errno == EINPROGRESS ? 0 : errno;
+      socklen_t length = sizeof(error);
+      if (error == 0 && ::poll(&entry, 1, 1000) == 1 &&
+          ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0)
+        return true;
+    }
+    if (elapsed_since(start) >= timeout) return false;
+    std::this_thread::sleep_for(Milliseconds{20});
+  }
+}
+
 StorePtr connect_store(const std::string& host, int port, Milliseconds timeout, const std::string& who) {
-  resolve(host, port);
+  const std::string place = host + ":" + std::to_string(port);
+  if (!server_answers(host, port, timeout))
+    throw RendezvousError(who + " could not reach the store at " + place + " within " +
+                          std::to_string(timeout.count()) +
+                          " ms: rank 0, which serves it, is missing or not reachable");
   ::c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.waitWorkers = false;
@@ -91,9 +118,8 @@ StorePtr connect_store(const std::string& host, int port, Milliseconds timeout, 
     return c10::make_intrusive<::c10d::TCPStore>(host, options);
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw RendezvousError(who + " could not reach the store at " + host + ":" + std::to_string(port) +
-                          " within " + std::to_string(timeout.count()) +
-                          " ms: rank 0, which serves it, is missing or not reachable (" +
+    throw RendezvousError(who + " could not talk to the store at " + place +
+                          ": what answers there is not the store of rank 0 (" +
                           text.substr(0, text.find('\n')) + ")");
   }
 }

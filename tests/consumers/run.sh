@@ -3,8 +3,8 @@
 # installs fsdp for the others, and `with_peer_torch` is with_torch_package with the whole PyTorch of the peers.
 # Exits 77 (skipped) where the case cannot be tried.
 #
-# From ctest: CMAKE, SOURCE (of fsdp), BUILD (of fsdp), WORK (a folder for us), TORCH (of the build), BUILD_TYPE,
-# CXX_FLAGS and LAUNCHER (of the build, so that ccache has already seen the files).
+# From ctest: CMAKE, SOURCE (of fsdp), BUILD (of fsdp), WORK (a folder for us), TORCH (of the build), LAUNCHER (ccache),
+# and BUILD_TYPE, CXX_FLAGS and OPTIONS of the build, so that ccache has already seen the files.
 set -euo pipefail
 case=$1
 project=$1
@@ -22,7 +22,7 @@ case $case in
     ;;
   add_subdirectory)
     options+=("-DFSDP_SOURCE=$SOURCE" "-DFSDP_TORCH_ROOT=$TORCH" "-DCMAKE_BUILD_TYPE=$BUILD_TYPE"
-      "-DCMAKE_CXX_FLAGS_${BUILD_TYPE^^}=$CXX_FLAGS")
+      "-DCMAKE_CXX_FLAGS_${BUILD_TYPE^^}=$CXX_FLAGS" $OPTIONS)
     ;;
   with_torch_package) options+=("-DTorch_DIR=$TORCH/share/cmake/Torch") ;;
   with_peer_torch)

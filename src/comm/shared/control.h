@@ -48,7 +48,9 @@ struct alignas(64) RankPage {
   std::atomic<uint32_t> asleep;    // Interest bits; 0 when awake
   std::atomic<uint32_t> state;     // RankState
   std::atomic<uint64_t> rounds;    // rounds this rank has arrived at
-  char reason[kReasonBytes];       // of a fault this rank reported
+  std::atomic<int64_t>
+      seen_waiting;           // when it last looked for what it waits for, on the clock all processes share
+  char reason[kReasonBytes];  // of a fault this rank reported
   Record records[kRecords];
 };
 

@@ -1,6 +1,7 @@
 #include "comm/shared/gate.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ Gate::Gate(ControlView view, int rank, std::unique_ptr<Liveness> liveness)
     : view_(std::move(view)),
       rank_(rank),
       liveness_(std::move(liveness)),
-      spins_(view_.size() <= usable_cpus()) {
+      crowded_(view_.size() > usable_cpus()) {
   view_.page(rank_).state.store(static_cast<uint32_t>(RankState::joined));
 }
 
@@ -53,11 +54,18 @@ void Gate::ring(int rank, uint32_t interests) {
 uint32_t Gate::begin_sleep(uint32_t interests) {
   RankPage& page = view_.page(rank_);
   const uint32_t seen = page.doorbell.load();
+  page.seen_waiting.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   page.asleep.store(interests);
   return seen;
 }
 
 void Gate::end_sleep() { view_.page(rank_).asleep.store(0); }
+
+bool Gate::waits(int rank) const {
+  const RankPage& page = view_.page(rank);
+  const Clock::time_point looked{Clock::duration(page.seen_waiting.load(std::memory_order_relaxed))};
+  return page.asleep.load() != 0 && Clock::now() - looked < 10 * kSlice;
+}
 
 bool Gate::sleep(uint32_t seen, Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
@@ -66,7 +74,13 @@ bool Gate::sleep(uint32_t seen, Clock::time_point deadline) {
   return futex(view_.page(rank_).doorbell, FUTEX_WAIT, seen, &time) != 0 && errno == ETIMEDOUT;
 }
 
-void Gate::pause() {
+// A short look before sleeping, since waking up costs more than most waits last. Where ranks share processors
+// it gives way to whoever can run.
+void Gate::pause() const {
+  if (crowded_) {
+    ::sched_yield();
+    return;
+  }
 #if defined(__x86_64__)
   _mm_pause();
 #elif defined(__aarch64__)

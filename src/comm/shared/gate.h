@@ -54,13 +54,18 @@ class Gate {
       if (ready()) return end_sleep(), Outcome::ready;
       if (slice_over) look_for_dead();
       look_for_left(needs);
-      if (faulted()) return end_sleep(), Outcome::fault;
+      // What became ready while the group failed around it is still good.
+      if (faulted()) return end_sleep(), !aborted() && ready() ? Outcome::ready : Outcome::fault;
       if (Clock::now() >= deadline) return end_sleep(), Outcome::timeout;
       slice_over = sleep(seen, deadline);
       end_sleep();
     }
   }
 
+  // Whether `rank` is awake and itself waiting for others, rather than computing, stopped or gone.
+  bool waits(int rank) const;
+
+  bool aborted() const { return fault().kind == static_cast<uint8_t>(CommFault::aborted) + 1; }
   bool faulted() const { return view_.fault().load() != 0; }
   // The first report wins; later ones are dropped. `culprit` is a group rank.
   void report(CommFault kind, int culprit, std::string_view reason);
@@ -73,10 +78,9 @@ class Gate {
  private:
   template <class Ready>
   bool spin(Ready ready) {
-    if (!spins_) return false;
     const auto until = Clock::now() + kSpin;
     do {
-      for (int i = 0; i < 32; ++i) {
+      for (int i = 0; i < (crowded_ ? 1 : 32); ++i) {
         pause();
         if (ready()) return true;
       }
@@ -90,7 +94,7 @@ class Gate {
       if (r != rank_ && has_left(r) && needs(r)) report_left(r);
   }
 
-  static void pause();
+  void pause() const;
   uint32_t begin_sleep(uint32_t interests);
   void end_sleep();
   bool sleep(uint32_t seen, Clock::time_point deadline);  // true when the slice passed without a ring
@@ -104,7 +108,7 @@ class Gate {
   ControlView view_;
   int rank_;
   std::unique_ptr<Liveness> liveness_;
-  bool spins_;  // only where every rank can have a processor of its own
+  bool crowded_;  // more ranks than processors
 };
 
 }  // namespace fsdp::detail

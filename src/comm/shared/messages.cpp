@@ -103,13 +103,15 @@ void Messages::move(Message& message) {
 
 void Messages::check_header(Message& message) {
   const auto elements = static_cast<uint64_t>(message.tensor.numel());
-  const auto dtype = static_cast<uint64_t>(to_dtype(message.tensor.scalar_type()));
-  if (message.header.elements == elements && message.header.dtype == dtype) return;
+  const DType expected = to_dtype(message.tensor.scalar_type());
+  const auto sent = static_cast<DType>(message.header.dtype);
+  if (message.header.elements == elements && sent == expected) return;
+  const auto words = [](const std::string& label, uint64_t n, DType type) {
+    return "'" + label + "' with " + std::to_string(n) + " elements of " + to_string(type);
+  };
   gate_.report(CommFault::mismatch, message.peer,
-               "it sent '" + std::string(message.header.label) + "' with " +
-                   std::to_string(message.header.elements) + " elements of type " +
-                   std::to_string(message.header.dtype) + ", but the receiver expects '" + message.label +
-                   "' with " + std::to_string(elements) + " of type " + std::to_string(dtype));
+               "it sent " + words(message.header.label, message.header.elements, sent) +
+                   ", but the receiver expects " + words(message.label, elements, expected));
 }
 
 }  // namespace fsdp::detail

@@ -17,8 +17,8 @@ uint32_t count_after(uint64_t round, int size) {
 
 std::string describe_record(const Record& record) {
   return std::string(record.op) + " '" + record.label + "' of " + std::to_string(record.elements) +
-         " elements (type " + std::to_string(record.dtype) + ", argument " + std::to_string(record.argument) +
-         ")";
+         " elements of " + to_string(static_cast<DType>(record.dtype)) + " (argument " +
+         std::to_string(record.argument) + ")";
 }
 
 bool same(const Record& a, const Record& b) {
@@ -58,7 +58,7 @@ void Rounds::publish_ready() {
 
 void Rounds::complete(const RoundOpPtr& op, Clock::time_point deadline) {
   while (!op->complete_) {
-    throw_if_faulted(*op);
+    if (gate_.aborted()) throw_fault(*op);
     FSDP_ASSERT(!pending_.empty());
     complete_front(deadline);
   }
@@ -181,23 +181,26 @@ void Rounds::settle(Gate::Outcome outcome, const RoundOp& op, const std::functio
   throw_fault(op);
 }
 
-// Names the ranks that `late` holds for; where none is known to be late, the one that is furthest behind.
+// Who is to blame? Best a rank that has not done its part and is not waiting for somebody itself; then any
+// that is not waiting; then any that is late; at last the one furthest behind.
 void Rounds::report_timeout(const RoundOp& op, const std::function<bool(int)>& late) {
-  std::string names;
-  int culprit = -1;
+  std::vector<int> idle_and_late, idle, only_late;
   int behind = -1;
   const auto progress = [&](int r) { return gate_.view().page(r).rounds.load(); };
   for (int r = 0; r < gate_.view().size(); ++r) {
     if (r == gate_.rank()) continue;
     if (behind < 0 || progress(r) < progress(behind)) behind = r;
-    if (!late(r)) continue;
-    if (culprit < 0) culprit = r;
-    names += (names.empty() ? "" : ", ") + std::to_string(r);
+    if (late(r)) only_late.push_back(r);
+    if (!gate_.waits(r)) (late(r) ? idle_and_late : idle).push_back(r);
   }
-  if (culprit < 0) culprit = behind;
-  gate_.report(CommFault::timeout, culprit,
+  std::vector<int> blamed{behind};
+  for (const auto* group : {&only_late, &idle, &idle_and_late})
+    if (!group->empty()) blamed = *group;
+  std::string names;
+  for (const int r : blamed) names += (names.empty() ? "" : ", ") + std::to_string(r);
+  gate_.report(CommFault::timeout, blamed.front(),
                "it did not do its part within " + std::to_string(elapsed_since(op.issued_at_).count()) +
-                   " ms (group ranks not there: " + (names.empty() ? std::to_string(culprit) : names) +
+                   " ms (group ranks not there: " + names +
                    "). It may be stopped, stuck or much slower than the others");
 }
 

@@ -24,4 +24,22 @@ constexpr size_t size_of(DType type) {
   return 0;
 }
 
+constexpr const char* to_string(DType type) {
+  switch (type) {
+    case DType::f32:
+      return "fp32";
+    case DType::f64:
+      return "fp64";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "fp16";
+    case DType::i64:
+      return "int64";
+    case DType::u8:
+      return "uint8";
+  }
+  return "unknown";
+}
+
 }  // namespace fsdp::detail

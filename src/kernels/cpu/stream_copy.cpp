@@ -1,5 +1,7 @@
 #include "kernels/cpu/stream_copy.h"
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -11,7 +13,12 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr size_t kStreamFrom = 256 * 1024;  // below this the target is better kept in cache
+// Up to a quarter of the last-level cache the target is better kept there: whoever reads it next finds it.
+size_t stream_from() {
+  constexpr size_t kUnknown = 4 << 20;
+  const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return cache > 0 ? static_cast<size_t>(cache) / 4 : kUnknown;
+}
 
 }  // namespace
 
@@ -19,7 +26,8 @@ constexpr size_t kStreamFrom = 256 * 1024;  // below this the target is better k
 
 void stream_copy(void* dst, const void* src, size_t bytes) {
   if (bytes == 0) return;
-  if (bytes < kStreamFrom) {
+  static const size_t threshold = stream_from();
+  if (bytes < threshold) {
     std::memcpy(dst, src, bytes);
     return;
   }

@@ -112,8 +112,8 @@ TEST(TreeSum16Bit, RoundsAsTorchDoes) {
 }
 
 TEST(StreamCopy, CopiesEveryByteAtEveryAlignment) {
-  for (const size_t bytes :
-       {size_t{0}, size_t{1}, size_t{63}, size_t{300000}, size_t{262144}, size_t{1 << 20}}) {
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{63}, size_t{300000}, size_t{262144},
+                             size_t{1 << 20}, size_t{40 << 20}}) {
     for (const size_t shift : {0, 1, 17}) {
       std::vector<char> from(bytes + 64);
       for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i * 7 + 1);
