@@ -1,6 +1,6 @@
 // Ranks meet and move data: the collectives at work.
 //
-//   01_hello_ranks --ranks 4             four processes of this machine
+//   01_hello_ranks --ranks 4                 four CPU ranks: processes of this machine
 //   torchrun --no-python --nproc-per-node 4 01_hello_ranks        (or srun, mpirun): this process is one rank
 //
 // Expected output (figures differ): a greeting of every rank, then
@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
   if (argc != 1 && ranks < 1) return usage(argv[0]);
   try {
     if (start_ranks) {
-      fsdp::run_local(ranks, run);
+      fsdp::run_local(ranks, run, {.device = c10::Device(c10::kCPU)});
     } else {
       auto world = fsdp::init();
       run(world);

@@ -6,11 +6,11 @@ namespace fsdp::detail {
 
 NcclCommunicator::NcclCommunicator(const NcclApi& api, const ncclUniqueId& id, int rank, int size,
                                    Milliseconds timeout, std::function<bool()> stop)
-    : api_(api), timeout_(timeout), stop_(std::move(stop)) {
+    : api_(api), stop_(std::move(stop)) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   try {
-    check("ncclCommInitRankConfig", api_.init_rank(&comm_, size, id, rank, &config));
+    check("ncclCommInitRankConfig", api_.init_rank(&comm_, size, id, rank, &config), timeout);
   } catch (...) {
     abort();
     throw;
@@ -23,7 +23,7 @@ NcclCommunicator::~NcclCommunicator() {
 
 void NcclCommunicator::run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call) {
   if (aborted_) throw NcclFailure(std::string(what) + ": the communicator was aborted");
-  check(what, call(comm_));
+  check(what, call(comm_), Milliseconds::max());
 }
 
 void NcclCommunicator::run_group(const char* what, const std::function<ncclResult_t(ncclComm_t)>& calls) {
@@ -35,12 +35,12 @@ void NcclCommunicator::run_group(const char* what, const std::function<ncclResul
   });
 }
 
-void NcclCommunicator::check(const char* what, ncclResult_t result) {
+void NcclCommunicator::check(const char* what, ncclResult_t result, Milliseconds limit) {
   const auto start = Clock::now();
   while (result == ncclInProgress) {
     if (stop_ && stop_()) throw NcclFailure(std::string(what) + ": given up, the group has failed");
-    if (elapsed_since(start) > timeout_)
-      throw NcclFailure(std::string(what) + ": not done after " + std::to_string(timeout_.count()) + " ms");
+    if (elapsed_since(start) > limit)
+      throw NcclFailure(std::string(what) + ": not done after " + std::to_string(limit.count()) + " ms");
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     const auto asked = api_.get_async_error(comm_, &result);
     if (asked != ncclSuccess) result = asked;

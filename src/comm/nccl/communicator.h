@@ -16,7 +16,8 @@ class NcclFailure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Non-blocking (in NCCL's sense): calls that NCCL has not finished are polled until `deadline` or `stop()`.
+// Non-blocking (in NCCL's sense): calls that NCCL has not finished are polled until stop() says that the
+// group has failed; making the communicator, when nobody looks after the group yet, also until the timeout.
 //
 // Threads: calls from one thread; abort() from any.
 class NcclCommunicator {
@@ -40,11 +41,10 @@ class NcclCommunicator {
   void abort();
 
  private:
-  void check(const char* what, ncclResult_t result);
+  void check(const char* what, ncclResult_t result, Milliseconds limit);
   std::string message(const char* what, ncclResult_t result) const;
 
   const NcclApi& api_;
-  Milliseconds timeout_;
   std::function<bool()> stop_;
   ncclComm_t comm_ = nullptr;
   std::atomic<bool> aborted_{false};

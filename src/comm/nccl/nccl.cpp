@@ -75,6 +75,8 @@ class NcclBackend final : public CommBackend {
   struct Posted;
 
   Lane open_lane(const std::string& key);
+  void abort_lanes();
+  [[noreturn]] void throw_creation(std::string reason) const;
   // Enqueues `call` on the lane's stream behind what the current stream holds.
   template <class Call>
   WorkPtr enqueue(Lane& lane, OpInfo info, std::string signature, std::vector<at::Tensor> keep, Call call);
@@ -99,8 +101,8 @@ class NcclBackend final : public CommBackend {
 
 std::string signature_of(const OpInfo& info, const at::Tensor& tensor, int argument) {
   return std::string(info.op) + " '" + info.label + "' of " + std::to_string(tensor.numel()) +
-         " elements (type " + std::to_string(static_cast<int>(to_dtype(tensor.scalar_type()))) +
-         ", argument " + std::to_string(argument) + ")";
+         " elements of " + to_string(to_dtype(tensor.scalar_type())) + " (argument " +
+         std::to_string(argument) + ")";
 }
 
 NcclBackend::NcclBackend(const GroupInfo& info)
@@ -114,11 +116,15 @@ NcclBackend::NcclBackend(const GroupInfo& info)
                                    const std::string first = gathers_.comm->async_error();
                                    return first.empty() ? reduces_.comm->async_error() : first;
                                  },
-                             .on_fault =
-                                 [this] {
-                                   gathers_.comm->abort();
-                                   reduces_.comm->abort();
-                                 }});
+                             .on_fault = [this] { abort_lanes(); }});
+}
+
+// Both at once: aborting a communicator frees memory, which waits for the device, where a kernel of the other
+// one may hang until that is aborted too.
+void NcclBackend::abort_lanes() {
+  std::thread other([this] { gathers_.comm->abort(); });
+  reduces_.comm->abort();
+  other.join();
 }
 
 // The device may still run our kernels: wait for them unless the group has failed, when they have been made
@@ -145,9 +151,28 @@ Lane NcclBackend::open_lane(const std::string& key) {
     std::memcpy(&id, bytes.data(), sizeof(id));
   }
   device_.setDevice(info_.device);
-  return {std::make_unique<NcclCommunicator>(api_, id, info_.rank, info_.size, info_.options.timeout,
-                                             [this] { return watchdog_ && watchdog_->faulted(); }),
-          device_.getStreamFromGlobalPool(info_.device, /*isHighPriority=*/true)};
+  try {
+    auto comm = std::make_unique<NcclCommunicator>(api_, id, info_.rank, info_.size, info_.options.timeout,
+                                                   [this] { return watchdog_ && watchdog_->faulted(); });
+    return {std::move(comm), device_.getStreamFromGlobalPool(info_.device, /*isHighPriority=*/true)};
+  } catch (const NcclFailure& failure) {
+    throw_creation(failure.what());
+  }
+}
+
+void NcclBackend::throw_creation(std::string reason) const {
+  if (reason.find("Duplicate GPU") != std::string::npos)
+    reason +=
+        ". Give every rank a GPU of its own; for tests on one GPU set NCCL_HOSTID to another value on every "
+        "rank";
+  throw CommError({.fault = CommFault::backend,
+                   .rank = world_rank(info_, info_.rank),
+                   .culprit = -1,
+                   .op = "create",
+                   .label = "nccl",
+                   .sequence = 0,
+                   .elapsed = {},
+                   .reason = std::move(reason)});
 }
 
 void NcclBackend::throw_if_faulted(const InFlight& operation) const {
@@ -162,8 +187,7 @@ void NcclBackend::wait(const InFlight& operation, std::chrono::milliseconds time
   while (!operation.done->query()) {
     throw_if_faulted(operation);
     if (elapsed_since(start) > timeout) {
-      watchdog_->report(CommFault::timeout, -1,
-                        "a peer did not do its part within " + std::to_string(timeout.count()) + " ms");
+      watchdog_->report_late(operation);
       throw_if_faulted(operation);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -191,6 +215,7 @@ WorkPtr NcclBackend::enqueue(Lane& lane, OpInfo info, std::string signature, std
   InFlight operation{
       .info = std::move(info), .sequence = sequence_++, .signature = std::move(signature), .done = nullptr};
   throw_if_faulted(operation);
+  watchdog_->begin(operation);
   c10::Event ready(c10::kCUDA);
   ready.record(current_stream());
   ready.block(lane.stream);
@@ -199,13 +224,13 @@ WorkPtr NcclBackend::enqueue(Lane& lane, OpInfo info, std::string signature, std
     try {
       call(raw(lane.stream));
     } catch (const NcclFailure& failure) {
-      watchdog_->report(CommFault::backend, -1, failure.what());
+      watchdog_->report_failure(failure.what());
       throw_if_faulted(operation);
     }
     operation.done = std::make_shared<c10::Event>(c10::kCUDA);
     operation.done->record(lane.stream);
   }
-  watchdog_->add(operation);
+  watchdog_->enqueued(operation.sequence, operation.done);
   return std::make_shared<DeviceWork>(*this, std::move(operation), std::move(keep));
 }
 

@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "base/log.h"
+
 namespace fsdp::detail {
 
 namespace {
@@ -49,9 +51,18 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-void Watchdog::add(InFlight operation) {
+void Watchdog::begin(const InFlight& operation) {
   const std::lock_guard lock(mutex_);
-  queue_.push_back(std::move(operation));
+  queue_.push_back(operation);
+}
+
+void Watchdog::enqueued(uint64_t sequence, std::shared_ptr<c10::Event> done) {
+  const std::lock_guard lock(mutex_);
+  for (auto it = queue_.rbegin(); it != queue_.rend(); ++it) {
+    if (it->sequence != sequence) continue;
+    it->done = std::move(done);
+    return;
+  }
 }
 
 bool Watchdog::faulted() const {
@@ -78,6 +89,8 @@ void Watchdog::report(CommFault kind, int culprit, const std::string& reason) {
     if (found_) return;
     found_ = Found{kind, culprit, culprit < 0 ? reason : peer_name(culprit) + ": " + reason};
   }
+  log(LogLevel::debug, "watchdog of rank " + std::to_string(world_rank(info_, info_.rank)) + ": " +
+                           to_string(kind) + ": " + reason);
   try {
     if (!info_.store->check({kFaultKey}))
       info_.store->set(kFaultKey, to_bytes(std::to_string(static_cast<int>(kind)) + " " +
@@ -86,6 +99,8 @@ void Watchdog::report(CommFault kind, int culprit, const std::string& reason) {
     // The store went with its host; peers find out by themselves.
   }
   hooks_.on_fault();
+  log(LogLevel::debug,
+      "watchdog of rank " + std::to_string(world_rank(info_, info_.rank)) + ": communicators aborted");
 }
 
 void Watchdog::loop() {
@@ -102,14 +117,14 @@ void Watchdog::loop() {
 void Watchdog::look(bool at_store) {
   drop_finished();
   look_for_dead();
-  if (const std::string error = hooks_.async_error(); !error.empty()) report(CommFault::backend, -1, error);
+  if (const std::string error = hooks_.async_error(); !error.empty()) report_failure(error);
   look_for_late();
   if (at_store) look_at_store();
 }
 
 void Watchdog::drop_finished() {
   const std::lock_guard lock(mutex_);
-  while (!queue_.empty() && queue_.front().done->query()) queue_.pop_front();
+  while (!queue_.empty() && queue_.front().done && queue_.front().done->query()) queue_.pop_front();
 }
 
 // A peer that ended is a fault only while something is in flight: at the end of a run ranks leave one by one.
@@ -118,8 +133,26 @@ void Watchdog::look_for_dead() {
     const std::lock_guard lock(mutex_);
     if (queue_.empty()) return;
   }
-  if (const int dead = watch_.find_dead(); dead >= 0)
-    report(CommFault::peer_died, watched_[static_cast<size_t>(dead)], "its process has died");
+  report_dead();
+}
+
+bool Watchdog::report_dead() {
+  int dead = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    dead = watch_.find_dead();
+  }
+  if (dead >= 0) report(CommFault::peer_died, watched_[static_cast<size_t>(dead)], "its process has died");
+  return dead >= 0;
+}
+
+// NCCL often hears of a death before the process is quite gone; who died is worth a short wait.
+void Watchdog::report_failure(const std::string& what) {
+  const auto start = Clock::now();
+  while (!faulted() && !report_dead()) {
+    if (elapsed_since(start) > kOthersAnswer) return report(CommFault::backend, -1, what);
+    std::this_thread::sleep_for(kPeriod);
+  }
 }
 
 void Watchdog::look_for_late() {
@@ -129,21 +162,19 @@ void Watchdog::look_for_late() {
     if (!queue_.empty() && elapsed_since(queue_.front().issued_at) > info_.options.timeout)
       late = queue_.front();
   }
-  if (!late) return;
-  int culprit = -1;
-  const std::string reason = blame_late(*late, culprit);
-  report(reason.find("issued") == std::string::npos ? CommFault::timeout : CommFault::mismatch, culprit,
-         reason);
+  if (late) report_late(*late);
 }
 
 // Every rank that times out writes what it waits in; a rank that writes nothing has not come this far, one
 // that writes something else has gone another way.
-std::string Watchdog::blame_late(const InFlight& late, int& culprit) {
+void Watchdog::report_late(const InFlight& late) {
   const auto key = [&](int rank) {
     return "late/" + std::to_string(late.sequence) + "/" + std::to_string(rank);
   };
+  const std::string waited = std::to_string(elapsed_since(late.issued_at).count()) + " ms";
   info_.store->set(key(info_.rank), to_bytes(late.signature));
   const auto start = Clock::now();
+  int culprit = -1;
   std::string silent;
   for (int r = 0; r < info_.size; ++r) {
     while (!info_.store->check({key(r)}) && elapsed_since(start) < kOthersAnswer)
@@ -155,15 +186,17 @@ std::string Watchdog::blame_late(const InFlight& late, int& culprit) {
     }
     const auto bytes = info_.store->get(key(r));
     const std::string theirs(bytes.begin(), bytes.end());
-    if (theirs == late.signature) continue;
-    culprit = r;
-    return "it issued " + theirs + " where this rank issued " + late.signature +
-           ". Every rank must issue the same collectives in the same order";
+    if (theirs != late.signature)
+      return report(CommFault::mismatch, r,
+                    "it issued " + theirs + " where this rank issued " + late.signature +
+                        ". Every rank must issue the same collectives in the same order");
   }
-  const std::string time = std::to_string(info_.options.timeout.count()) + " ms";
-  if (silent.empty()) return "the operation was not done after " + time + " though every rank has issued it";
-  return "it did not arrive within " + time + " (group ranks not there: " + silent +
-         "). It may be stopped, stuck or much slower than the others";
+  if (culprit < 0)
+    return report(CommFault::timeout, -1,
+                  "it was not done after " + waited + " though every rank has issued it");
+  report(CommFault::timeout, culprit,
+         "it did not do its part within " + waited + " (group ranks not there: " + silent +
+             "). It may be stopped, stuck or much slower than the others");
 }
 
 void Watchdog::look_at_store() {

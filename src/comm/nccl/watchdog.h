@@ -24,7 +24,8 @@ struct InFlight {
   OpInfo info;
   uint64_t sequence = 0;
   std::string signature;  // what peers must have issued as well
-  std::shared_ptr<c10::Event> done;
+  std::shared_ptr<c10::Event>
+      done;  // null while it is being enqueued, which may have to wait for peers as well
   Clock::time_point issued_at = Clock::now();
 };
 
@@ -46,11 +47,17 @@ class Watchdog {
   Watchdog(const GroupInfo& info, Hooks hooks);
   ~Watchdog();
 
-  void add(InFlight operation);
+  // An operation is begun before it is enqueued and, once it is, given the event that marks its end.
+  void begin(const InFlight& operation);
+  void enqueued(uint64_t sequence, std::shared_ptr<c10::Event> done);
   // The fault as seen by this operation; nothing while all is well.
   std::optional<CommError> fault(const InFlight& operation) const;
   bool faulted() const;
   void report(CommFault kind, int culprit, const std::string& reason);
+  // `late` was not done in time: finds out through the store who is to blame, and reports that.
+  void report_late(const InFlight& late);
+  // NCCL said `what`: names the dead peer behind it, if there is one.
+  void report_failure(const std::string& what);
 
  private:
   struct Found {
@@ -63,9 +70,9 @@ class Watchdog {
   void look(bool at_store);
   void drop_finished();
   void look_for_dead();
+  bool report_dead();
   void look_for_late();
   void look_at_store();
-  std::string blame_late(const InFlight& late, int& culprit);
   std::string peer_name(int group_rank) const;
 
   GroupInfo info_;
