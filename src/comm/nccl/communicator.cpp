@@ -22,8 +22,7 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 void NcclCommunicator::run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call) {
-  if (aborted_) throw NcclFailure(std::string(what) + ": the communicator was aborted");
-  check(what, call(comm_), Milliseconds::max());
+  check(what, locked(what, [&] { return call(comm_); }), Milliseconds::max());
 }
 
 void NcclCommunicator::run_group(const char* what, const std::function<ncclResult_t(ncclComm_t)>& calls) {
@@ -35,6 +34,23 @@ void NcclCommunicator::run_group(const char* what, const std::function<ncclResul
   });
 }
 
+template <class Call>
+ncclResult_t NcclCommunicator::locked(const char* what, Call call) const {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) throw NcclFailure(std::string(what) + ": the communicator was aborted");
+  return call();
+}
+
+// What NCCL says about the calls it has not finished. Asking also completes them, so nobody else may at the
+// same time.
+ncclResult_t NcclCommunicator::progress(const char* what) const {
+  return locked(what, [&] {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = api_.get_async_error(comm_, &state);
+    return asked == ncclSuccess ? state : asked;
+  });
+}
+
 void NcclCommunicator::check(const char* what, ncclResult_t result, Milliseconds limit) {
   const auto start = Clock::now();
   while (result == ncclInProgress) {
@@ -42,8 +58,7 @@ void NcclCommunicator::check(const char* what, ncclResult_t result, Milliseconds
     if (elapsed_since(start) > limit)
       throw NcclFailure(std::string(what) + ": not done after " + std::to_string(limit.count()) + " ms");
     std::this_thread::sleep_for(std::chrono::microseconds(50));
-    const auto asked = api_.get_async_error(comm_, &result);
-    if (asked != ncclSuccess) result = asked;
+    result = progress(what);
   }
   if (result != ncclSuccess) throw NcclFailure(message(what, result));
 }
@@ -55,15 +70,21 @@ std::string NcclCommunicator::message(const char* what, ncclResult_t result) con
 }
 
 std::string NcclCommunicator::async_error() const {
-  if (comm_ == nullptr || aborted_) return "";
-  ncclResult_t state = ncclSuccess;
-  const auto asked = api_.get_async_error(comm_, &state);
-  if (asked != ncclSuccess) state = asked;
-  return state == ncclSuccess || state == ncclInProgress ? "" : message("asynchronous error", state);
+  if (aborted_) return "";
+  try {
+    const ncclResult_t state = progress("asynchronous error");
+    return state == ncclSuccess || state == ncclInProgress ? "" : message("asynchronous error", state);
+  } catch (const NcclFailure&) {
+    return "";  // aborted in between
+  }
 }
 
 void NcclCommunicator::abort() {
-  if (comm_ != nullptr && !aborted_.exchange(true)) api_.abort(comm_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr || aborted_.exchange(true)) return;
+  }
+  api_.abort(comm_);
 }
 
 }  // namespace fsdp::detail

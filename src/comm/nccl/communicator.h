@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <functional>
+#include <mutex>
+#include <stdexcept>
 #include <string>
 
 #include "base/clock.h"
@@ -41,12 +43,17 @@ class NcclCommunicator {
   void abort();
 
  private:
+  template <class Call>
+  ncclResult_t locked(const char* what, Call call) const;
+  ncclResult_t progress(const char* what) const;
   void check(const char* what, ncclResult_t result, Milliseconds limit);
   std::string message(const char* what, ncclResult_t result) const;
 
   const NcclApi& api_;
   std::function<bool()> stop_;
   ncclComm_t comm_ = nullptr;
+  // NCCL takes one call at a time per communicator; the owner and the watchdog both call.
+  mutable std::mutex mutex_;
   std::atomic<bool> aborted_{false};
 };
 
