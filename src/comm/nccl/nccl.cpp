@@ -16,6 +16,7 @@ namespace fsdp::detail {
 
 namespace {
 
+constexpr std::chrono::microseconds kSpin{500};  // before a blocking wait sleeps between looks
 constexpr const char* kIdKey = "nccl_id";
 
 ncclDataType_t to_nccl(at::ScalarType type) {
@@ -190,7 +191,10 @@ void NcclBackend::wait(const InFlight& operation, std::chrono::milliseconds time
       watchdog_->report_late(operation);
       throw_if_faulted(operation);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (Clock::now() - start > kSpin)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    else
+      std::this_thread::yield();
   }
   throw_if_faulted(operation);
 }
