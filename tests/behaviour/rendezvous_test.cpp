@@ -20,6 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr milliseconds kTimeout{1500};
@@ -202,6 +203,21 @@ TEST(Rendezvous, TheStoreListensOnTheAskedInterfaceOnly) {
     }
   }
   EXPECT_THAT(listening, ::testing::ElementsAre(std::string("0100007F") + wanted));
+}
+
+TEST(Rendezvous, DevicesThatAreNotThereAreRefused) {
+  const auto words = [](const char* device) -> std::string {
+    const ScopedEnv set("FSDP_DEVICE", device);
+    try {
+      return init({.rank = 0, .world_size = 1}).device().str();
+    } catch (const RendezvousError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(words("cpu"), "cpu");
+  EXPECT_THAT(words("gpu7"), HasSubstr("FSDP_DEVICE='gpu7' is not a device"));
+  EXPECT_THAT(words("cuda:77"),
+              AnyOf(HasSubstr("none is visible"), HasSubstr("cuda:77 was asked for but only")));
 }
 
 TEST(RunLocal, SaysWhichRankFailedAndHow) {

@@ -62,9 +62,8 @@ uint32_t Gate::begin_sleep(uint32_t interests) {
 void Gate::end_sleep() { view_.page(rank_).asleep.store(0); }
 
 bool Gate::waits(int rank) const {
-  const RankPage& page = view_.page(rank);
-  const Clock::time_point looked{Clock::duration(page.seen_waiting.load(std::memory_order_relaxed))};
-  return page.asleep.load() != 0 && Clock::now() - looked < 10 * kSlice;
+  const auto looked = view_.page(rank).seen_waiting.load(std::memory_order_relaxed);
+  return Clock::now() - Clock::time_point(Clock::duration(looked)) < 10 * kSlice;
 }
 
 bool Gate::sleep(uint32_t seen, Clock::time_point deadline) {

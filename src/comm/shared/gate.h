@@ -62,7 +62,7 @@ class Gate {
     }
   }
 
-  // Whether `rank` is awake and itself waiting for others, rather than computing, stopped or gone.
+  // Whether `rank` was seen waiting for others a moment ago, rather than computing, stopped or gone.
   bool waits(int rank) const;
 
   bool aborted() const { return fault().kind == static_cast<uint8_t>(CommFault::aborted) + 1; }

@@ -7,6 +7,7 @@
 
 #include "comm/backend.h"
 #include "kernels/cpu/stream_copy.h"
+#include "support/ranks.h"
 
 namespace fsdp::testing {
 namespace {
@@ -45,8 +46,8 @@ std::vector<at::Tensor> random_parts(int sources, int64_t count, at::ScalarType 
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.nbytes() == b.nbytes() &&
-         std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
+  if (a.scalar_type() != b.scalar_type() || a.nbytes() != b.nbytes()) return false;
+  return a.nbytes() == 0 || std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
 }
 
 at::Tensor run(const SumPath& path, const std::vector<at::Tensor>& parts, double scale) {
@@ -109,6 +110,17 @@ TEST(TreeSum16Bit, RoundsAsTorchDoes) {
         EXPECT_TRUE(same_bits(run(path, {a, b}, 1.0), want)) << path.name << " " << type << " " << magnitude;
     }
   }
+}
+
+TEST(SumPath, TheEnvironmentMayAskForALesserOne) {
+  const ScopedEnv scalar("FSDP_SIMD", "scalar");
+  EXPECT_STREQ(detail::choose_sum_path().name, "scalar");
+#if FSDP_TEST_SIMD
+  const ScopedEnv avx2("FSDP_SIMD", "avx2");
+  if (__builtin_cpu_supports("avx2")) {
+    EXPECT_STREQ(detail::choose_sum_path().name, "avx2");
+  }
+#endif
 }
 
 TEST(StreamCopy, CopiesEveryByteAtEveryAlignment) {
