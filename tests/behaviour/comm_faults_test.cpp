@@ -26,8 +26,8 @@ Met failures(int size, const CommOptions& options, const std::function<void(Comm
   met.details.resize(static_cast<size_t>(size));
   met.texts.resize(static_cast<size_t>(size));
   run_ranks(size, [&](World& world) {
-    auto comm = Comm::create(world, options);
     try {
+      auto comm = Comm::create(world, options);  // a quick rank may end the group while this one still joins
       body(comm);
     } catch (const CommError& error) {
       met.details[static_cast<size_t>(world.rank())] = error.details();

@@ -325,7 +325,7 @@ void SharedBackend::wait_for_all_to_join() {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
   }
-  run_now(barrier({"join", info_.options.backend == BackendKind::local ? "local" : "shm"}));
+  run_now(barrier({"join", name_}));
 }
 
 }  // namespace
