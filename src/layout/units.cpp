@@ -1,0 +1,208 @@
+#include "layout/units.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+namespace fsdp::detail {
+
+namespace {
+
+int64_t bytes_of(const ParamDecl& param) { return param.numel() * param.type.bytes; }
+
+int64_t elements_below(const ModuleDecl& module) {
+  int64_t n = 0;
+  for (const ParamDecl& param : module.params) n += param.numel();
+  for (const ModuleDecl& child : module.children) n += elements_below(child);
+  return n;
+}
+
+// Two modules with equal signatures are copies of one block.
+std::string signature(const ModuleDecl& module) {
+  std::string text = module.type + "(";
+  for (const ParamDecl& param : module.params) {
+    for (const int64_t extent : param.shape) text += std::to_string(extent) + "x";
+    text += std::to_string(param.type.code) + (param.trainable ? "t," : "f,");
+  }
+  for (const ModuleDecl& child : module.children) text += signature(child);
+  return text + ")";
+}
+
+// Walks from the leaves up and takes parameters into units as the policy says.
+class UnitMaker {
+ public:
+  UnitMaker(const WrapPolicy& policy, const std::vector<ParamId>& ignored)
+      : policy_(policy), taken_(ignored.begin(), ignored.end()) {}
+
+  std::vector<UnitDecl> run(const ModuleDecl& root) {
+    visit(root, true);
+    take(root, "root");
+    // In order of definition, whatever the order in which modules were asked.
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const Found& a, const Found& b) { return a.first < b.first; });
+    std::vector<UnitDecl> units;
+    for (Found& found : found_) units.push_back(std::move(found.unit));
+    return units;
+  }
+
+ private:
+  struct Found {
+    int64_t first;  // where its first parameter stands in the model
+    UnitDecl unit;
+  };
+
+  void visit(const ModuleDecl& module, bool is_root) {
+    for (const ParamDecl& param : module.params)
+      order_.try_emplace(param.id, static_cast<int64_t>(order_.size()));
+    for (const ModuleDecl& child : module.children) visit(child, false);
+    if (is_root) return;
+    if (policy_(module, free_elements(module))) take(module, module.path);
+  }
+
+  int64_t free_elements(const ModuleDecl& module) const {
+    int64_t n = 0;
+    for (const ParamDecl& param : module.params)
+      if (!taken_.contains(param.id)) n += param.numel();
+    for (const ModuleDecl& child : module.children) n += free_elements(child);
+    return n;
+  }
+
+  void take(const ModuleDecl& module, const std::string& name) {
+    UnitDecl unit{.name = name, .params = {}};
+    collect(module, unit);
+    if (unit.params.empty()) return;
+    const int64_t first = order_.at(unit.params.front().id);
+    found_.push_back({first, std::move(unit)});
+  }
+
+  void collect(const ModuleDecl& module, UnitDecl& unit) {
+    for (const ParamDecl& param : module.params)
+      if (taken_.insert(param.id).second) unit.params.push_back(param);
+    for (const ModuleDecl& child : module.children) collect(child, unit);
+  }
+
+  const WrapPolicy& policy_;
+  std::set<ParamId> taken_;
+  std::map<ParamId, int64_t> order_;
+  std::vector<Found> found_;
+};
+
+// The paths wrap_automatic chooses.
+class BlockFinder {
+ public:
+  explicit BlockFinder(const ModuleDecl& root) {
+    find_blocks(root);
+    if (blocks_.empty()) return;
+    find_large_neighbours(root);
+  }
+
+  std::set<std::string> paths() const { return blocks_; }
+
+ private:
+  void find_blocks(const ModuleDecl& module) {
+    std::map<std::string, std::vector<const ModuleDecl*>> alike;
+    for (const ModuleDecl& child : module.children)
+      if (elements_below(child) > 0) alike[signature(child)].push_back(&child);
+    for (const auto& [name, modules] : alike) {
+      const int64_t together = elements_below(*modules.front()) * static_cast<int64_t>(modules.size());
+      if (modules.size() < 2 || modules.front()->children.empty() || 2 * together <= elements_below(module))
+        continue;
+      block_elements_ = std::max(block_elements_, elements_below(*modules.front()));
+      for (const ModuleDecl* block : modules) blocks_.insert(block->path);
+      return;
+    }
+    for (const ModuleDecl& child : module.children) find_blocks(child);
+  }
+
+  // Modules outside the blocks that hold at least half as much as one block.
+  void find_large_neighbours(const ModuleDecl& module) {
+    for (const ModuleDecl& child : module.children) {
+      if (blocks_.contains(child.path)) continue;
+      if (child.children.empty() && 2 * elements_below(child) >= block_elements_) large_.insert(child.path);
+      find_large_neighbours(child);
+    }
+    if (module.path.empty()) blocks_.merge(large_);
+  }
+
+  std::set<std::string> blocks_;
+  std::set<std::string> large_;
+  int64_t block_elements_ = 0;
+};
+
+void split_unit(UnitDecl unit, int64_t max_bytes, std::vector<UnitDecl>& out) {
+  UnitDecl part{.name = unit.name, .params = {}};
+  int pieces = 0;
+  const auto finish = [&] {
+    if (part.params.empty()) return;
+    if (pieces > 0) part.name = unit.name + "#" + std::to_string(pieces);
+    ++pieces;
+    out.push_back(std::exchange(part, UnitDecl{.name = unit.name, .params = {}}));
+  };
+  for (ParamDecl& param : unit.params) {
+    if (!part.params.empty() && part.bytes() + bytes_of(param) > max_bytes) finish();
+    part.params.push_back(std::move(param));
+  }
+  finish();
+}
+
+}  // namespace
+
+int64_t UnitDecl::numel() const {
+  int64_t n = 0;
+  for (const ParamDecl& param : params) n += param.numel();
+  return n;
+}
+
+int64_t UnitDecl::bytes() const {
+  int64_t n = 0;
+  for (const ParamDecl& param : params) n += bytes_of(param);
+  return n;
+}
+
+WrapPolicy wrap_none() {
+  return [](const ModuleDecl&, int64_t) { return false; };
+}
+
+WrapPolicy wrap_by_size(int64_t min_num_params) {
+  return
+      [min_num_params](const ModuleDecl&, int64_t free_elements) { return free_elements >= min_num_params; };
+}
+
+WrapPolicy wrap_by_type(std::vector<std::string> type_names) {
+  return [names = std::set<std::string>(type_names.begin(), type_names.end())](
+             const ModuleDecl& module, int64_t) { return names.contains(module.type); };
+}
+
+WrapPolicy wrap_automatic(const ModuleDecl& root) {
+  return [paths = BlockFinder(root).paths()](const ModuleDecl& module, int64_t) {
+    return paths.contains(module.path);
+  };
+}
+
+std::vector<UnitDecl> make_units(const ModuleDecl& root, const WrapPolicy& policy,
+                                 const std::vector<ParamId>& ignored) {
+  return UnitMaker(policy, ignored).run(root);
+}
+
+std::vector<UnitDecl> resize_units(std::vector<UnitDecl> units, const UnitSizes& sizes) {
+  std::vector<UnitDecl> joined;
+  for (UnitDecl& unit : units) {
+    const bool join = !joined.empty() &&
+                      (joined.back().bytes() < sizes.min_bytes || unit.bytes() < sizes.min_bytes) &&
+                      (sizes.max_bytes == 0 || joined.back().bytes() + unit.bytes() <= sizes.max_bytes);
+    if (!join) {
+      joined.push_back(std::move(unit));
+      continue;
+    }
+    joined.back().name += "+" + unit.name;
+    std::move(unit.params.begin(), unit.params.end(), std::back_inserter(joined.back().params));
+  }
+  if (sizes.max_bytes == 0) return joined;
+  std::vector<UnitDecl> cut;
+  for (UnitDecl& unit : joined) split_unit(std::move(unit), sizes.max_bytes, cut);
+  return cut;
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,47 @@
+// Which parameters are gathered and reduced together: from a module tree and a wrap policy to units.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "layout/module_tree.h"
+
+namespace fsdp::detail {
+
+// The parameters that are gathered together, in order of definition. A tied parameter belongs to the first
+// unit that has it.
+struct UnitDecl {
+  std::string name;  // path of the module; "root" for what no other unit took
+  std::vector<ParamDecl> params;
+
+  int64_t numel() const;
+  int64_t bytes() const;
+};
+
+// Says for a module, given the elements below it that no unit has taken yet, whether it becomes a unit. Asked
+// from the leaves up. Never asked about the root, which takes what is left.
+using WrapPolicy = std::function<bool(const ModuleDecl& module, int64_t free_elements)>;
+
+WrapPolicy wrap_none();                           // the whole model is one unit
+WrapPolicy wrap_by_size(int64_t min_num_params);  // a module with at least that many elements left
+WrapPolicy wrap_by_type(std::vector<std::string> type_names);  // modules of these types
+// Repeated blocks: children of one parent that have the same type and the same parameter shapes, if there are
+// at least two and together they hold most of the parent's elements. Large modules beside them (an embedding,
+// a head) become units of their own.
+WrapPolicy wrap_automatic(const ModuleDecl& root);
+
+// Every parameter lands in exactly one unit, except those `ignored` (by id). Units without parameters are
+// left out.
+std::vector<UnitDecl> make_units(const ModuleDecl& root, const WrapPolicy& policy,
+                                 const std::vector<ParamId>& ignored = {});
+
+// Neighbours smaller than `min_bytes` are joined; a unit larger than `max_bytes` is cut between parameters.
+// 0: leave as is.
+struct UnitSizes {
+  int64_t min_bytes = 0;
+  int64_t max_bytes = 0;
+};
+std::vector<UnitDecl> resize_units(std::vector<UnitDecl> units, const UnitSizes& sizes);
+
+}  // namespace fsdp::detail
