@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -97,7 +96,8 @@ class Comm {
   // what was there.
   Work all_gather(const at::Tensor& slot, const at::Tensor& shard, std::string_view label);
 
-  // This rank reads `slot` no longer: once all have said so its memory may be gathered into again. Cheap.
+  // This rank reads `slot` no longer: once all have said so its memory may be gathered into again. Does not
+  // wait for other ranks once the gather itself is complete.
   void release(const at::Tensor& slot);
 
   // Waits until no rank reads `buffer` [allocated for reduce] any more. Call it before writing to it again.
@@ -120,6 +120,7 @@ class Comm {
   Comm split(int colour, std::string_view name = "split");
 
   // Makes every pending and future wait on this group throw CommError with `reason`, here and on all peers.
+  // From any thread.
   void abort(std::string_view reason);
 
   // One row per operation used so far.

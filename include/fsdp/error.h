@@ -42,7 +42,8 @@ class CommError : public Error {
     int culprit = -1;  // the rank that caused it; -1 where unknown
     std::string op;
     std::string label;
-    uint64_t sequence = 0;  // number of the operation in its group, from 0
+    uint64_t sequence =
+        0;  // of the operation in its group; joining and allocating count too. Messages: per pair
     std::chrono::milliseconds elapsed{0};
     std::string reason;
   };

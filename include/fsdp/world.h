@@ -74,18 +74,12 @@ class World {
 
 // Meets the other ranks. Collective; returns when all are there.
 //
-// Rank and size come from, in this order: `options`; RANK and WORLD_SIZE (torchrun, Ray, Kubernetes); SLURM_*
-// under srun; OMPI_* (OpenMPI); PMI_* (MPICH, Intel MPI); otherwise this process is alone.
-// Throws RendezvousError within `options.timeout` when the environment is wrong or incomplete, a rank is
-// missing or there twice, the address or port cannot be used, or a rank runs another build; the message names
-// the offender.
+// Rank and size come from, in this order: `options`; RANK and WORLD_SIZE (torchrun, Ray,
+// Kubernetes); OMPI_* (OpenMPI); SLURM_* under srun; PMI_* (MPICH, Intel MPI); otherwise this process is
+// alone. Throws RendezvousError within `options.timeout` when the environment is wrong or incomplete, a rank
+// is missing or there twice, the address or port cannot be used, or a rank runs another build; the message
+// names the offender.
 World init(const InitOptions& options = {});
-
-// How a rank started by run_local ended.
-struct RankOutcome {
-  int exit_code = 0;  // 128 + n after signal n
-  std::string error;  // what() of the exception that left `fn`
-};
 
 // Runs `fn` in `ranks` new processes of this machine, as ranks 0 .. ranks-1 of one World, and waits for them.
 //

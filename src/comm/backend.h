@@ -34,6 +34,7 @@ struct GroupInfo {
   int rank = 0;
   int size = 1;
   std::vector<Peer> peers;  // in group order; Peer::rank is the world rank
+  int ranks_on_host = 1;    // of the whole world, on this rank's host
   c10::Device device{c10::kCPU};
   c10::intrusive_ptr<::c10d::Store> store;
   CommOptions options;

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/clock.h"
+#include "comm/await.h"
 #include "comm/timed_work.h"
 
 namespace fsdp {
@@ -37,12 +38,16 @@ DType to_dtype(at::ScalarType type) {
 
 namespace {
 
+void check_timeout(std::chrono::milliseconds timeout) {
+  TORCH_CHECK(timeout.count() > 0, "fsdp: a timeout of ", timeout.count(), " ms; it must be positive");
+}
+
 // Every message starts alike, so that a user can find the call.
 void check_tensor(const CommState& state, const at::Tensor& tensor, const char* op, std::string_view label,
                   const char* what) {
   TORCH_CHECK(tensor.defined(), "fsdp: ", op, " '", label, "': ", what, " is an undefined tensor");
-  TORCH_CHECK(tensor.device().type() == state.info.device.type(), "fsdp: ", op, " '", label, "': ", what,
-              " is on ", tensor.device(), " but this group moves data of ", state.info.device);
+  TORCH_CHECK(tensor.device() == state.info.device, "fsdp: ", op, " '", label, "': ", what, " is on ",
+              tensor.device(), " but this group moves data of ", state.info.device);
   TORCH_CHECK(tensor.is_contiguous(), "fsdp: ", op, " '", label, "': ", what,
               " is not contiguous; call .contiguous()");
   detail::to_dtype(tensor.scalar_type());
@@ -81,11 +86,13 @@ Work start(const std::shared_ptr<CommState>& state, const char* op, std::string_
 Comm::Comm(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
 
 Comm Comm::create(const World& world, const CommOptions& options) {
+  check_timeout(options.timeout);
   auto state = std::make_shared<CommState>();
   const int number = world.state().groups.fetch_add(1);
   state->info = {.rank = world.rank(),
                  .size = world.size(),
                  .peers = world.peers(),
+                 .ranks_on_host = world.local_size(),
                  .device = world.device(),
                  .store = c10::make_intrusive<::c10d::PrefixStore>("fsdp/group/" + std::to_string(number),
                                                                    world.store()),
@@ -175,19 +182,14 @@ Comm Comm::split(int colour, std::string_view name) {
   const std::string prefix = "split/" + std::to_string(state_->splits++) + "/";
   const auto key = [&](int rank) { return prefix + "colour/" + std::to_string(rank); };
   const std::string text = std::to_string(colour);
-  parent.store->set(key(parent.rank), std::vector<uint8_t>(text.begin(), text.end()));
+  detail::publish_key(parent, key(parent.rank), text);
 
   auto state = std::make_shared<CommState>();
-  state->info = {.rank = 0,
-                 .size = 0,
-                 .peers = {},
-                 .device = parent.device,
-                 .store = nullptr,
-                 .options = parent.options};
+  state->info = parent;
+  state->info.size = 0;
+  state->info.peers.clear();
   for (int r = 0; r < parent.size; ++r) {
-    parent.store->wait({key(r)}, parent.options.timeout);
-    const auto bytes = parent.store->get(key(r));
-    if (std::string(bytes.begin(), bytes.end()) != text) continue;
+    if (detail::await_key(parent, key(r), r) != text) continue;
     if (r == parent.rank) state->info.rank = state->info.size;
     state->info.peers.push_back(parent.peers[static_cast<size_t>(r)]);
     ++state->info.size;

@@ -44,16 +44,19 @@ BackendKind choose(const GroupInfo& info) {
 BackendPtr make_backend(const GroupInfo& info) {
   switch (choose(info)) {
     case BackendKind::local:
+      TORCH_CHECK(local_available(), "fsdp: this build has no local backend");
       TORCH_CHECK(one_process(info),
                   "fsdp: the local backend is for ranks that are threads of one process; use shm");
       return make_local(info);
     case BackendKind::shm:
+      TORCH_CHECK(shm_available(), "fsdp: this build has no shm backend");
       TORCH_CHECK(one_host(info), "fsdp: the shm backend is for ranks of one host, user and pid namespace");
       return make_shm(info);
     case BackendKind::nccl:
       TORCH_CHECK(nccl_available(), "fsdp: ", nccl_unavailable_reason());
       return make_nccl(info);
     case BackendKind::c10d:
+      TORCH_CHECK(c10d_available(), "fsdp: this build has no c10d adapter");
       TORCH_CHECK(info.options.c10d,
                   "fsdp: BackendKind::c10d needs CommOptions::c10d, a function that makes the backend");
       return make_c10d(info);

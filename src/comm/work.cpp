@@ -1,4 +1,7 @@
+#include <c10/util/Exception.h>
 #include <fsdp/comm.h>
+
+#include <utility>
 
 #include "base/log.h"
 #include "comm/timed_work.h"
@@ -26,6 +29,8 @@ void Work::wait() {
 }
 
 void Work::wait(std::chrono::milliseconds timeout) {
+  TORCH_CHECK(timeout.count() > 0, "fsdp: wait with a timeout of ", timeout.count(),
+              " ms; it must be positive");
   if (const auto pending = std::exchange(pending_, nullptr)) pending->wait(timeout);
 }
 

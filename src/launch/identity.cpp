@@ -33,7 +33,7 @@ struct Names {
 
 constexpr Names kTorch{"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 constexpr Names kSlurm{"SLURM_PROCID and SLURM_NTASKS (srun)", "SLURM_PROCID", "SLURM_NTASKS",
-                       "SLURM_LOCALID", "FSDP_UNSET"};
+                       "SLURM_LOCALID", nullptr};
 constexpr Names kOpenMpi{"OMPI_COMM_WORLD_RANK (OpenMPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 constexpr Names kPmi{"PMI_RANK (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
@@ -48,7 +48,7 @@ Identity read(const Names& names) {
   me.rank = *rank;
   me.size = *size;
   me.local_rank = env_int(names.local_rank);
-  me.local_size = env_int(names.local_size, 1);
+  if (names.local_size != nullptr) me.local_size = env_int(names.local_size, 1);
   me.source = names.source;
   return me;
 }
@@ -108,8 +108,10 @@ Identity choose(const InitOptions& options) {
   if (options.rank || options.world_size) return from_options(options);
   const bool under_srun = set("SLURM_STEP_ID") && set("SLURM_PROCID");
   if (set("RANK") || (set("WORLD_SIZE") && !under_srun)) return from_torch();
-  if (under_srun) return from_slurm();
+  // mpirun in a Slurm job starts its daemons by srun, and ranks inherit the daemon's SLURM_PROCID: ask
+  // OpenMPI first.
   if (set("OMPI_COMM_WORLD_RANK")) return from_mpi(kOpenMpi);
+  if (under_srun) return from_slurm();
   if (set("PMI_RANK")) return from_mpi(kPmi);
   Identity alone;
   alone.source = "nothing: this process is alone";
@@ -147,7 +149,8 @@ void check(const Identity& me) {
     refuse(
         "there are " + std::to_string(me.size) + " ranks (from " + me.source +
         ") but MASTER_ADDR is not set. Set it to the host of rank 0, and MASTER_PORT to a free port there.");
-  if (me.master_port > kMaxPort) refuse(fact("MASTER_PORT", me.master_port) + " is not a port.");
+  if (me.master_port < 0 || me.master_port > kMaxPort)
+    refuse(fact("MASTER_PORT", me.master_port) + " is not a port.");
 }
 
 }  // namespace

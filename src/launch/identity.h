@@ -24,7 +24,7 @@ struct Identity {
   std::string build = build_id();
 };
 
-// The order is DESIGN's: options, RANK/WORLD_SIZE, Slurm, OpenMPI, PMI, alone. Throws RendezvousError in
+// In this order: options, RANK/WORLD_SIZE, OpenMPI, Slurm, PMI, alone. Throws RendezvousError in
 // words.
 Identity find_identity(const InitOptions& options);
 

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <iostream>
 
 #include "launch/enter.h"
 
@@ -23,40 +24,45 @@ namespace {
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr int kFailedExit = 1;
 
-void write_all(int fd, const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const auto n = ::write(fd, text.data() + done, text.size() - done);
-    if (n <= 0) return;
-    done += static_cast<size_t>(n);
-  }
+// Note [Last words]
+// A rank writes one byte before it ends, kDone or kFailed, and after kFailed the text of its exception, cut
+// so that it fits into the pipe: the parent reads when the rank has ended, and never waits for it.
+constexpr char kDone = 'd';
+constexpr char kFailed = 'f';
+constexpr size_t kMaxWords = 32 * 1024;
+
+void say(int fd, char verdict, const std::string& text) {
+  const std::string words = verdict + text.substr(0, kMaxWords);
+  [[maybe_unused]] const auto written = ::write(fd, words.data(), words.size());
 }
 
-std::string read_all(int fd) {
-  std::string text;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = ::read(fd, buffer, sizeof(buffer))) > 0;)
-    text.append(buffer, static_cast<size_t>(n));
-  return text;
+std::string hear(int fd) {
+  std::string words(kMaxWords + 1, '\0');
+  const auto n = ::read(fd, words.data(), words.size());
+  words.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  return words;
 }
 
 // The life of a rank. Never returns: what the parent registered to run at exit is not the child's to run.
 [[noreturn]] void live(const Identity& me, const std::function<void(World&)>& fn, const InitOptions& options,
-                       int errors) {
-  int code = 0;
+                       int words) {
+  bool done = false;
   try {
     World world = enter(
         me, connect_store(me.master_addr, me.master_port, options.timeout, "rank " + std::to_string(me.rank)),
         options);
     fn(world);
+    done = true;
+    say(words, kDone, "");
   } catch (const std::exception& error) {
-    write_all(errors, error.what());
-    code = kFailedExit;
+    say(words, kFailed, error.what());
   } catch (...) {
-    write_all(errors, "an exception of unknown type");
-    code = kFailedExit;
+    say(words, kFailed, "an exception of unknown type");
   }
+  std::cout.flush();
+  std::clog.flush();
   std::fflush(nullptr);
-  ::_exit(code);
+  ::_exit(done ? 0 : kFailedExit);
 }
 
 }  // namespace
@@ -64,24 +70,35 @@ std::string read_all(int fd) {
 RankProcesses::RankProcesses(int ranks, const std::function<void(World&)>& fn, const InitOptions& options) {
   if (ranks < 1) throw Error("run_local needs at least one rank, not " + std::to_string(ranks));
   Listener listener = listen_on(kLoopback, 0);
-  std::fflush(nullptr);  // or every child prints what is buffered again
-  for (int r = 0; r < ranks; ++r) start(r, ranks, fn, options, listener);
-  // Served only now: the server's thread would not survive a fork. Ranks that connect before wait in the
-  // backlog.
-  store_ = serve_store(kLoopback, std::move(listener), options.timeout);
+  std::cout.flush();  // or every child prints what is buffered again
+  std::fflush(nullptr);
+  try {
+    for (int r = 0; r < ranks; ++r) start(r, ranks, fn, options, listener);
+    // Served only now: the server's thread would not survive a fork. Ranks that connect before wait in the
+    // backlog.
+    store_ = serve_store(kLoopback, std::move(listener), options.timeout);
+  } catch (...) {
+    end_all();
+    throw;
+  }
 }
 
-RankProcesses::~RankProcesses() {
-  for (int r = 0; r < size(); ++r)
-    if (!ended(r)) signal(r, SIGKILL);
-  while (wait_any(Milliseconds{1000}) >= 0) {
+RankProcesses::~RankProcesses() { end_all(); }
+
+void RankProcesses::end_all() {
+  for (int r = 0; r < size(); ++r) {
+    Child& child = children_[static_cast<size_t>(r)];
+    if (child.ended) continue;
+    ::kill(child.pid, SIGKILL);
+    reap(child, r);
   }
 }
 
 void RankProcesses::start(int rank, int ranks, const std::function<void(World&)>& fn,
                           const InitOptions& options, const Listener& listener) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("cannot make a pipe: ") + std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    throw Error(std::string("cannot make a pipe: ") + std::strerror(errno));
   Fd ours(ends[0]);
   Fd theirs(ends[1]);
   const pid_t parent = ::getpid();
@@ -101,24 +118,28 @@ void RankProcesses::start(int rank, int ranks, const std::function<void(World&)>
     me.master_port = listener.port;
     live(me, fn, options, theirs.get());
   }
-  Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!pidfd.valid())
+  children_.push_back({.pid = pid, .pidfd = {}, .words = std::move(ours), .ended = false, .outcome = {}});
+  children_.back().pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!children_.back().pidfd.valid())
     throw Error(std::string("cannot watch a rank (pidfd_open, Linux 5.3 or newer): ") + std::strerror(errno));
-  children_.push_back(
-      {.pid = pid, .pidfd = std::move(pidfd), .errors = std::move(ours), .ended = false, .outcome = {}});
 }
 
 void RankProcesses::signal(int rank, int number) const {
   ::syscall(SYS_pidfd_send_signal, children_[static_cast<size_t>(rank)].pidfd.get(), number, nullptr, 0);
 }
 
+// Where somebody else reaps our children (SIGCHLD ignored, say), the last words still tell how it went.
 void RankProcesses::reap(Child& child, int rank) {
   int status = 0;
-  ::waitpid(child.pid, &status, 0);
+  const bool known = ::waitpid(child.pid, &status, 0) == child.pid;
+  const std::string words = hear(child.words.get());
+  RankOutcome& outcome = child.outcome;
   child.ended = true;
-  child.outcome.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  child.outcome.error = read_all(child.errors.get());
-  if (child.outcome.exit_code != 0 && first_failed_ < 0) first_failed_ = rank;
+  if (known && WIFSIGNALED(status)) outcome.signal = WTERMSIG(status);
+  outcome.exit_code = known ? (WIFEXITED(status) ? WEXITSTATUS(status) : 128 + outcome.signal)
+                            : (words.starts_with(kDone) ? 0 : kFailedExit);
+  if (words.starts_with(kFailed)) outcome.error = words.substr(1);
+  if (outcome.failed() && first_failed_ < 0) first_failed_ = rank;
 }
 
 int RankProcesses::wait_any(Milliseconds time) {
@@ -163,10 +184,9 @@ void run_local(int ranks, const std::function<void(World&)>& fn, const InitOptio
   processes.wait_all(kGrace);
   const int failed = processes.first_failed();
   if (failed < 0) return;
-  const RankOutcome& outcome = processes.outcome(failed);
-  const std::string how = outcome.exit_code > 128
-                              ? "was ended by signal " + std::to_string(outcome.exit_code - 128)
-                              : "failed with exit code " + std::to_string(outcome.exit_code);
+  const detail::RankOutcome& outcome = processes.outcome(failed);
+  const std::string how = outcome.signal != 0 ? "was ended by signal " + std::to_string(outcome.signal)
+                                              : "failed with exit code " + std::to_string(outcome.exit_code);
   throw Error("rank " + std::to_string(failed) + " of " + std::to_string(ranks) + " " + how +
               (outcome.error.empty() ? "" : ": " + outcome.error));
 }

@@ -5,12 +5,22 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/fd.h"
 #include "launch/store.h"
 
 namespace fsdp::detail {
+
+// How a rank ended.
+struct RankOutcome {
+  int exit_code = 0;
+  int signal = 0;     // that ended it; 0: it exited
+  std::string error;  // what() of the exception that left `fn`
+
+  bool failed() const { return exit_code != 0 || signal != 0; }
+};
 
 // Forks the ranks at construction; they die with this process. The store is served from here, so it survives
 // any rank.
@@ -40,7 +50,7 @@ class RankProcesses {
   struct Child {
     pid_t pid = -1;
     Fd pidfd;
-    Fd errors;  // the rank's last words
+    Fd words;  // the rank's last: see Note [Last words]
     bool ended = false;
     RankOutcome outcome;
   };
@@ -48,6 +58,7 @@ class RankProcesses {
   void start(int rank, int ranks, const std::function<void(World&)>& fn, const InitOptions& options,
              const Listener& listener);
   void reap(Child& child, int rank);
+  void end_all();
 
   std::vector<Child> children_;
   StorePtr store_;

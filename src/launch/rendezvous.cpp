@@ -16,6 +16,7 @@ namespace {
 constexpr const char* kFailedKey = "failed";
 constexpr const char* kArrivedKey = "arrived";
 constexpr const char* kToldKey = "told";
+constexpr const char* kReadKey = "read";
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -92,7 +93,18 @@ class Meeting {
       compare(theirs);
       peers.push_back(theirs.peer);
     }
+    let_others_read();
     return peers;
+  }
+
+  // The store goes with rank 0, which may have nothing else to do: it stays until all have read.
+  void let_others_read() {
+    const auto start = Clock::now();
+    auto read = store_->add(key(kReadKey), 1);
+    while (me_.rank == 0 && read < me_.size && elapsed_since(start) < timeout_) {
+      std::this_thread::sleep_for(Milliseconds{1});
+      read = store_->add(key(kReadKey), 0);
+    }
   }
 
   // The store goes with rank 0: it stays until those who came have heard what is wrong, but not for long.
@@ -126,21 +138,28 @@ class Meeting {
     const Card first = Card::read(read_key(store_, rank_key(me_.rank)));
     if (first.peer.pid == mine_.peer.pid && first.peer.host_id == mine_.peer.host_id)
       throw RendezvousError(mine_.name() + " called fsdp::init() twice. Call it once and pass the World on.");
-    throw RendezvousError("two processes claim to be rank " + std::to_string(me_.rank) + ": " + first.name() +
-                          " came first, then " + mine_.name() + ". Give every process its own rank (" +
-                          me_.source + ").");
+    fail("two processes claim to be rank " + std::to_string(me_.rank) + ": " + first.name() +
+         " came first, then " + mine_.name() + ". Give every process its own rank (" + me_.source + ").");
   }
 
   void wait_for_all() {
     const auto start = Clock::now();
     Milliseconds pause{1};
-    while (store_->add(key(kArrivedKey), 0) < me_.size) {
+    while (!all_are_here()) {
       if (store_->check({key(kFailedKey)})) throw RendezvousError(read_key(store_, key(kFailedKey)));
       look_for_misfits();
       if (elapsed_since(start) > timeout_) fail_missing();
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, Milliseconds{50});
     }
+  }
+
+  // The count is cheap to ask for, but a rank of a larger world counts as well.
+  bool all_are_here() {
+    if (store_->add(key(kArrivedKey), 0) < me_.size) return false;
+    std::vector<std::string> keys;
+    for (int r = 0; r < me_.size; ++r) keys.push_back(rank_key(r));
+    return store_->check(keys);
   }
 
   // A rank that believes in a larger world would wait in vain: compare while waiting, not only afterwards.

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <poll.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -46,9 +47,9 @@ int port_of(int fd) {
 [[noreturn]] void refuse_port(const std::string& host, int port) {
   const std::string place = host + ":" + std::to_string(port);
   if (errno == EADDRINUSE)
-    throw RendezvousError(
-        "rank 0 cannot serve the store at " + place +
-        ": the port is in use. Set MASTER_PORT to a free one on every rank, or end the process that has it.");
+    throw RendezvousError("rank 0 cannot serve the store at " + place +
+                          ": the port is in use. Set MASTER_PORT to a free one on every rank, or end the "
+                          "process that has it (this one, if it called fsdp::init() before).");
   if (errno == EADDRNOTAVAIL)
     throw RendezvousError(
         "rank 0 cannot serve the store at " + place +
@@ -83,30 +84,34 @@ StorePtr serve_store(const std::string& host, Listener listener, Milliseconds ti
   return c10::make_intrusive<::c10d::TCPStore>(host, options);
 }
 
-// LibTorch's client says a great deal on stderr while nobody answers; so ask quietly first.
-bool server_answers(const std::string& host, int port, Milliseconds timeout) {
+// LibTorch's client says a great deal on stderr while nobody answers; so ask quietly first. The connection is
+// kept until the client has its own: a server that is just starting does not expect one that is gone already.
+Fd reach_server(const std::string& host, int port, Milliseconds timeout) {
   const Addresses addresses = resolve(host, port);
   const auto start = Clock::now();
+  const auto left = [&] { return std::max(Milliseconds{0}, timeout - elapsed_since(start)); };
   for (;;) {
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      const Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol));
+      Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol));
       if (!fd.valid()) continue;
-      if (::connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return true;
+      if (::connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return fd;
       pollfd entry{.fd = fd.get(), .events = POLLOUT, .revents = 0};
       int error = errno == EINPROGRESS ? 0 : errno;
       socklen_t length = sizeof(error);
-      if (error == 0 && ::poll(&entry, 1, 1000) == 1 &&
+      if (error == 0 &&
+          ::poll(&entry, 1, static_cast<int>(std::min(left(), Milliseconds{1000}).count())) == 1 &&
           ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0)
-        return true;
+        return fd;
     }
-    if (elapsed_since(start) >= timeout) return false;
+    if (left().count() == 0) return {};
     std::this_thread::sleep_for(Milliseconds{20});
   }
 }
 
 StorePtr connect_store(const std::string& host, int port, Milliseconds timeout, const std::string& who) {
   const std::string place = host + ":" + std::to_string(port);
-  if (!server_answers(host, port, timeout))
+  const Fd reached = reach_server(host, port, timeout);
+  if (!reached.valid())
     throw RendezvousError(who + " could not reach the store at " + place + " within " +
                           std::to_string(timeout.count()) +
                           " ms: rank 0, which serves it, is missing or not reachable");

@@ -1,5 +1,6 @@
 #include <fsdp/error.h>
 #include <fsdp/world.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 
@@ -38,9 +39,9 @@ World enter(const Identity& me, StorePtr store, const InitOptions& options) {
   state->rank = me.rank;
   state->size = me.size;
   state->source = me.source;
-  state->timeout = options.timeout;
   state->peers = meet(me, store, options.timeout);
-  state->store = std::move(store);
+  // On a store that outlives a restart, what an earlier attempt wrote must not be found.
+  state->store = c10::make_intrusive<::c10d::PrefixStore>("fsdp/run/" + me.run_key, std::move(store));
   const Peer& self = state->peers[static_cast<size_t>(me.rank)];
   const auto here = [&](const Peer& peer) { return peer.host_id == self.host_id; };
   const auto end = state->peers.begin() + me.rank;
@@ -56,7 +57,11 @@ World enter(const Identity& me, StorePtr store, const InitOptions& options) {
 
 World init(const InitOptions& options) {
   const detail::Identity me = detail::find_identity(options);
-  World world = detail::enter(me, detail::open_store(me, options.timeout), options);
+  const auto start = detail::Clock::now();
+  detail::StorePtr store = detail::open_store(me, options.timeout);
+  InitOptions rest = options;  // one timeout for all of it, but always time to hear what is wrong
+  rest.timeout = std::max(detail::Milliseconds{100}, options.timeout - detail::elapsed_since(start));
+  World world = detail::enter(me, std::move(store), rest);
   if (world.rank() == 0)
     detail::log_info("rank and size from " + world.source() + ": " + std::to_string(world.size()) +
                      " rank(s) on " + std::to_string(world.hosts().size()) + " host(s), rank 0 on " +

@@ -18,7 +18,6 @@ struct WorldState {
   c10::Device device{c10::kCPU};
   std::vector<Peer> peers;
   std::string source;
-  std::chrono::milliseconds timeout{60000};
   c10::intrusive_ptr<::c10d::Store> store;
   std::atomic<int> groups{0};  // made so far; names the next group's keys
 };

@@ -194,6 +194,36 @@ TEST(CommFaults, MisuseOfAllocatedMemoryIsRefused) {
   });
 }
 
+TEST(CommFaults, CollectivesMoveOnWhileARankWaitsForAMessage) {
+  run_ranks(2, [](World& world) {
+    auto comm = Comm::create(world, {.timeout = milliseconds(20000)});
+    auto big = at::ones({1 << 22});
+    auto note = at::ones({4});
+    auto sum = comm.all_reduce(big, ReduceOp::sum, "big");
+    if (world.rank() == 0) {
+      comm.recv(note, 1, "note").wait();
+      sum.wait();
+    } else {
+      sum.wait();
+      comm.send(note, 0, "note").wait();
+    }
+    EXPECT_TRUE(big.eq(2).all().item<bool>());
+  });
+}
+
+TEST(CommFaults, ARankThatComesTooLateIsToldSo) {
+  std::atomic<int> refused{0};
+  run_ranks(2, [&](World& world) {
+    if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(500));
+    try {
+      Comm::create(world, {.timeout = milliseconds(150)});
+    } catch (const Error&) {
+      ++refused;
+    }
+  });
+  EXPECT_EQ(refused, 2);
+}
+
 TEST(CommFaults, CrossingMessagesDoNotBlockEachOther) {
   run_ranks(2, [](World& world) {
     auto comm = Comm::create(world, {.timeout = milliseconds(20000)});

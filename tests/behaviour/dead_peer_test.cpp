@@ -4,6 +4,7 @@
 #include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 
 #include <csignal>
 #include <cstring>
@@ -179,6 +180,80 @@ TEST(DeadPeer, StoppedRankEndsInATimeoutThatNamesIt) {
     }
     ranks->signal(kVictim, SIGKILL);
   }
+}
+
+// Survivors of `die` must throw an Error that names rank 1, long before the timeout of a minute.
+void expect_named(const std::function<void(World&)>& body) {
+  auto ranks = fork_ranks(3, [&](World& world) {
+    const auto start = Clock::now();
+    std::string text;
+    try {
+      body(world);
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    require(text.find("rank 1 (host") != std::string::npos, "rank 1 is named, not: " + text);
+    require(Clock::now() - start < milliseconds(10000), "soon");
+  });
+  ranks->wait_all(milliseconds(15000));
+  for (const int r : {0, 2}) EXPECT_EQ(ranks->outcome(r).exit_code, 0) << ranks->outcome(r).error;
+}
+
+TEST(DeadPeer, KilledWhileAGroupIsMade) {
+  const CommOptions minute{.timeout = milliseconds(60000)};
+  expect_named([&](World& world) {
+    if (world.rank() == 1) ::raise(SIGKILL);
+    Comm::create(world, minute).barrier();
+  });
+  expect_named([&](World& world) {
+    auto comm = Comm::create(world, minute);
+    if (world.rank() == 1) ::raise(SIGKILL);
+    comm.split(0);
+  });
+  expect_named([&](World& world) {
+    auto comm = Comm::create(world, minute);
+    if (world.rank() == 1) ::raise(SIGKILL);
+    comm.allocate(MemoryUse::gather, 1000, at::kFloat);
+  });
+}
+
+TEST(DeadPeer, IsFoundThoughSignalsKeepComing) {
+  expect_named([](World& world) {
+    auto comm = Comm::create(world, {.timeout = milliseconds(60000)});
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGALRM, &action, nullptr);
+    const itimerval every_ten_ms{.it_interval = {0, 10000}, .it_value = {0, 10000}};
+    ::setitimer(ITIMER_REAL, &every_ten_ms, nullptr);
+    if (world.rank() == 1) ::raise(SIGKILL);
+    comm.barrier();
+  });
+}
+
+TEST(DeadPeer, IsNamedByWorldRankInASplitGroup) {
+  expect_named([](World& world) {
+    auto comm = Comm::create(world);
+    auto group = comm.split(world.rank() == 0 ? 0 : 1);  // ranks 1 and 2 are 0 and 1 there
+    if (world.rank() == 1) ::raise(SIGKILL);
+    if (world.rank() == 2) group.barrier();
+    comm.barrier();
+  });
+}
+
+TEST(DeadPeer, ARankThatFinishedAndExitedIsNoFault) {
+  run_processes(3, [](World& world) {
+    auto comm = Comm::create(world);
+    comm.barrier();
+    if (world.rank() == 0) return;
+    auto tensor = at::ones({4});
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(300));
+      comm.send(tensor, 2, "late").wait();
+    } else {
+      comm.recv(tensor, 1, "late").wait();
+    }
+  });
 }
 
 }  // namespace

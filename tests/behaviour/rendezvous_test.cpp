@@ -23,7 +23,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr milliseconds kTimeout{1500};
+constexpr milliseconds kTimeout{4000};
 
 int free_port() { return detail::listen_on("127.0.0.1", 0).port; }
 
@@ -128,17 +128,31 @@ TEST(Rendezvous, ARankThereTwiceIsRefusedAndBothAreNamed) {
 
 TEST(Rendezvous, InitTwiceIsSaidPlainly) {
   const int port = free_port();
-  const World first = init(one(0, 1, port));
-  run_processes(1, [](World& world) {
-    detail::Identity me;
-    std::string refused;
-    try {
-      detail::enter(me, world.store(), {.device = c10::Device(c10::kCPU), .timeout = kTimeout});
-    } catch (const RendezvousError& error) {
-      refused = error.what();
-    }
-    require(refused.find("called fsdp::init() twice") != std::string::npos, "said plainly, not: " + refused);
-  });
+  std::shared_ptr<World> zero;
+  std::thread other([&] { zero = std::make_shared<World>(init(one(0, 2, port))); });
+  const World first = init(one(1, 2, port));
+  other.join();
+  EXPECT_THAT(meet({one(1, 2, port)})[0], HasSubstr("called fsdp::init() twice"));
+  EXPECT_THAT(meet({one(0, 2, port)})[0], HasSubstr("called fsdp::init() before"));
+}
+
+// The first program anybody writes: init, say hello, return.
+TEST(Rendezvous, RankZeroMayReturnAtOnce) {
+  for (int i = 0; i < 10; ++i) {
+    const int port = free_port();
+    auto ranks = fork_ranks(4, [port](World& outer) { init(one(outer.rank(), 4, port)); });
+    ranks->wait_all(milliseconds(5000));
+    for (int r = 0; r < 4; ++r)
+      EXPECT_EQ(ranks->outcome(r).exit_code, 0) << "rank " << r << ": " << ranks->outcome(r).error;
+  }
+}
+
+TEST(Rendezvous, ARankOfALargerWorldIsNotTakenForOneOfOurs) {
+  const int port = free_port();
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& word : meet({one(0, 2, port), one(2, 3, port)}))
+    EXPECT_THAT(word, HasSubstr("disagree about the number of ranks"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout) << "said at once";
 }
 
 TEST(Rendezvous, WorldSizesMustAgree) {
@@ -179,6 +193,7 @@ TEST(Rendezvous, PortInUse) {
 }
 
 TEST(Rendezvous, AddressesThatDoNotWork) {
+  EXPECT_THAT(meet({one(0, 2, -1)})[0], HasSubstr("MASTER_PORT -1 is not a port"));
   EXPECT_THAT(meet({one(0, 2, 20000, "no-such-host.invalid")})[0],
               HasSubstr("'no-such-host.invalid' of the store (MASTER_ADDR) cannot be resolved"));
   EXPECT_THAT(meet({one(1, 2, 20000, "no-such-host.invalid")})[0], HasSubstr("cannot be resolved"));
@@ -238,7 +253,30 @@ TEST(RunLocal, SaysWhichRankFailedAndHow) {
                 if (world.rank() == 2) ::raise(SIGKILL);
               }),
               HasSubstr("rank 2 of 3 was ended by signal 9"));
+  EXPECT_THAT(words([](World& world) {
+                if (world.rank() == 1) ::_exit(200);
+              }),
+              HasSubstr("rank 1 of 3 failed with exit code 200"));
   EXPECT_THROW(run_local(0, [](World&) {}), Error);
+}
+
+TEST(RunLocal, LongErrorsDoNotBlockIt) {
+  try {
+    run_local(1, [](World&) { throw std::runtime_error(std::string(200000, 'x')); },
+              {.device = c10::Device(c10::kCPU)});
+    ADD_FAILURE() << "it failed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("xxxx"));
+  }
+}
+
+TEST(RunLocal, SeesFailuresThoughSomebodyElseReaps) {
+  auto* old = ::signal(SIGCHLD, SIG_IGN);
+  EXPECT_THROW(run_local(2, [](World& world) { require(world.rank() != 1, "boom"); },
+                         {.device = c10::Device(c10::kCPU)}),
+               Error);
+  run_local(2, [](World&) {}, {.device = c10::Device(c10::kCPU)});
+  ::signal(SIGCHLD, old);
 }
 
 }  // namespace

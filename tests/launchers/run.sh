@@ -36,8 +36,11 @@ case $launcher in
   torchrun_restart) # ranks of the second attempt meet at the store that the first one used
     cat >"$work/flaky" <<END
 #!/bin/sh
-[ "\$TORCHELASTIC_RESTART_COUNT" = 0 ] && [ "\$RANK" = 2 ] && { sleep 1; exit 1; }
-exec "$hello"
+[ "\$TORCHELASTIC_RESTART_COUNT" = 0 ] && [ "\$RANK" = 2 ] || exec "$hello"
+"$hello" >"$work/first" 2>&1 &
+until grep -q "hello from rank 2" "$work/first"; do sleep 0.02; done # a group has been made
+kill -9 \$!
+exit 1
 END
     chmod +x "$work/flaky"
     "$(torch_bin)/torchrun" --standalone --max-restarts 1 --no-python --nproc-per-node 4 "$work/flaky" >"$work/out" 2>&1 ||

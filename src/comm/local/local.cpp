@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
-#include <charconv>
+#include <cstdlib>
+#include <map>
+#include <mutex>
 #include <new>
 
 #include "comm/shared/shared_backend.h"
@@ -31,20 +33,45 @@ class PrivatePages final : public Segment {
   size_t size_;
 };
 
-// The ticket is the address of a SegmentPtr that the creator keeps until all threads have copied it.
+// Segments that a rank has made and another may still attach. A late rank finds nothing rather than freed
+// memory.
+class Exports {
+ public:
+  std::string add(const SegmentPtr& segment) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(segments_, [](const auto& entry) { return entry.second.expired(); });
+    segments_[++last_] = segment;
+    return std::to_string(last_);
+  }
+
+  SegmentPtr find(const std::string& ticket) {
+    const std::lock_guard lock(mutex_);
+    const auto it = segments_.find(std::strtoull(ticket.c_str(), nullptr, 10));
+    return it == segments_.end() ? nullptr : it->second.lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  uint64_t last_ = 0;
+  std::map<uint64_t, std::weak_ptr<Segment>> segments_;
+};
+
+Exports& exports() {
+  static Exports all;
+  return all;
+}
+
 class ThreadSource final : public SegmentSource {
  public:
   Export create(size_t bytes) override {
-    auto holder = std::make_shared<SegmentPtr>(std::make_shared<PrivatePages>(bytes));
-    return {.segment = *holder,
-            .ticket = std::to_string(reinterpret_cast<uintptr_t>(holder.get())),
-            .keep = holder};
+    auto segment = std::make_shared<PrivatePages>(bytes);
+    return {.segment = segment, .ticket = exports().add(segment), .keep = segment};
   }
 
   SegmentPtr attach(const std::string& ticket, size_t /*bytes*/) override {
-    uintptr_t address = 0;
-    std::from_chars(ticket.data(), ticket.data() + ticket.size(), address);
-    return *reinterpret_cast<const SegmentPtr*>(address);
+    SegmentPtr segment = exports().find(ticket);
+    if (!segment) throw Error("the rank that made this memory has given up");
+    return segment;
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "comm/await.h"
 #include "comm/nccl/communicator.h"
 #include "comm/nccl/watchdog.h"
 
@@ -143,11 +144,9 @@ Lane NcclBackend::open_lane(const std::string& key) {
   if (info_.rank == 0) {
     const ncclResult_t made = api_.get_unique_id(&id);
     TORCH_CHECK(made == ncclSuccess, "fsdp: ncclGetUniqueId: ", api_.error_string(made));
-    const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
-    info_.store->set(key, std::vector<uint8_t>(bytes, bytes + sizeof(id)));
+    publish_key(info_, key, std::string(reinterpret_cast<const char*>(&id), sizeof(id)));
   } else {
-    info_.store->wait({key}, info_.options.timeout);
-    const auto bytes = info_.store->get(key);
+    const std::string bytes = await_key(info_, key, 0);
     TORCH_CHECK(bytes.size() == sizeof(id), "fsdp: rank 0 runs another NCCL");
     std::memcpy(&id, bytes.data(), sizeof(id));
   }

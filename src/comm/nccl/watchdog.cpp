@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "comm/await.h"
 
 namespace fsdp::detail {
 
@@ -87,7 +88,7 @@ void Watchdog::report(CommFault kind, int culprit, const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (found_) return;
-    found_ = Found{kind, culprit, culprit < 0 ? reason : peer_name(culprit) + ": " + reason};
+    found_ = Found{kind, culprit, culprit < 0 ? reason : name_of(info_, culprit) + ": " + reason};
   }
   log(LogLevel::debug, "watchdog of rank " + std::to_string(world_rank(info_, info_.rank)) + ": " +
                            to_string(kind) + ": " + reason);
@@ -140,7 +141,8 @@ bool Watchdog::report_dead() {
   int dead = -1;
   {
     const std::lock_guard lock(mutex_);
-    dead = watch_.find_dead();
+    for (int i = 0; i < static_cast<int>(watched_.size()) && dead < 0; ++i)
+      if (watch_.dead(i)) dead = i;
   }
   if (dead >= 0) report(CommFault::peer_died, watched_[static_cast<size_t>(dead)], "its process has died");
   return dead >= 0;
@@ -188,7 +190,8 @@ void Watchdog::report_late(const InFlight& late) {
     const std::string theirs(bytes.begin(), bytes.end());
     if (theirs != late.signature)
       return report(CommFault::mismatch, r,
-                    "it issued " + theirs + " where this rank issued " + late.signature +
+                    "it issued " + theirs + " where rank " + std::to_string(world_rank(info_, info_.rank)) +
+                        " issued " + late.signature +
                         ". Every rank must issue the same collectives in the same order");
   }
   if (culprit < 0)
@@ -214,12 +217,6 @@ void Watchdog::look_at_store() {
     report(CommFault::backend, -1,
            std::string("the store is gone, and with it the rank that served it: ") + error.what());
   }
-}
-
-std::string Watchdog::peer_name(int group_rank) const {
-  const Peer& peer = info_.peers[static_cast<size_t>(group_rank)];
-  return "rank " + std::to_string(peer.rank) + " (host " + peer.hostname + ", pid " +
-         std::to_string(peer.pid) + ")";
 }
 
 }  // namespace fsdp::detail

@@ -73,7 +73,6 @@ class Watchdog {
   bool report_dead();
   void look_for_late();
   void look_at_store();
-  std::string peer_name(int group_rank) const;
 
   GroupInfo info_;
   Hooks hooks_;

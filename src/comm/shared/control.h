@@ -32,6 +32,8 @@ struct Record {
   uint64_t elements;
   int32_t argument;  // root, or the reduce operation
   uint8_t dtype;
+  uint32_t allocation;  // 0: private memory
+  uint64_t offset;
   char op[24];
   char label[kLabelBytes];
 };

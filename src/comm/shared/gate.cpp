@@ -26,11 +26,11 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-Gate::Gate(ControlView view, int rank, std::unique_ptr<Liveness> liveness)
+Gate::Gate(ControlView view, int rank, int ranks_on_host, std::unique_ptr<Liveness> liveness)
     : view_(std::move(view)),
       rank_(rank),
       liveness_(std::move(liveness)),
-      crowded_(view_.size() > usable_cpus()) {
+      crowded_(ranks_on_host > usable_cpus()) {
   view_.page(rank_).state.store(static_cast<uint32_t>(RankState::joined));
 }
 
@@ -66,11 +66,11 @@ bool Gate::waits(int rank) const {
   return Clock::now() - Clock::time_point(Clock::duration(looked)) < 10 * kSlice;
 }
 
-bool Gate::sleep(uint32_t seen, Clock::time_point deadline) {
+void Gate::sleep(uint32_t seen, Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
   const auto slice = std::clamp<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(1), kSlice);
   const timespec time{.tv_sec = 0, .tv_nsec = slice.count()};
-  return futex(view_.page(rank_).doorbell, FUTEX_WAIT, seen, &time) != 0 && errno == ETIMEDOUT;
+  futex(view_.page(rank_).doorbell, FUTEX_WAIT, seen, &time);
 }
 
 // A short look before sleeping, since waking up costs more than most waits last. Where ranks share processors
@@ -89,8 +89,9 @@ void Gate::pause() const {
 
 void Gate::look_for_dead() {
   if (!liveness_ || faulted()) return;
-  const int dead = liveness_->find_dead();
-  if (dead >= 0) report(CommFault::peer_died, dead, "its process has died");
+  for (int r = 0; r < view_.size(); ++r)
+    if (r != rank_ && !has_left(r) && liveness_->dead(r))
+      return report(CommFault::peer_died, r, "its process has died");
 }
 
 bool Gate::has_left(int rank) const {
@@ -103,6 +104,7 @@ void Gate::report_left(int rank) {
 }
 
 void Gate::report(CommFault kind, int culprit, std::string_view reason) {
+  const std::lock_guard lock(report_mutex_);
   if (faulted()) return;
   char* text = view_.page(rank_).reason;
   const size_t length = std::min(reason.size(), kReasonBytes - 1);

@@ -4,9 +4,9 @@
 #include <fsdp/error.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.h"
 #include "comm/shared/control.h"
@@ -17,8 +17,8 @@ namespace fsdp::detail {
 class Liveness {
  public:
   virtual ~Liveness() = default;
-  // Group rank of a peer whose process is gone, or -1.
-  virtual int find_dead() = 0;
+  // Whether the process of this group rank is gone.
+  virtual bool dead(int rank) = 0;
 };
 
 // Note [Doorbells]
@@ -32,13 +32,16 @@ class Gate {
  public:
   enum class Outcome { ready, fault, timeout };
 
-  // `liveness` may be null: ranks that are threads die together.
-  Gate(ControlView view, int rank, std::unique_ptr<Liveness> liveness);
+  // `liveness` may be null: ranks that are threads die together. `ranks_on_host`: of the whole world.
+  Gate(ControlView view, int rank, int ranks_on_host, std::unique_ptr<Liveness> liveness);
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
   // Marks this rank as gone and wakes those who wait for it. `clean`: it owes nobody anything.
   void leave(bool clean);
+
+  // Reports a peer that died without having left.
+  void look_for_dead();
 
   // Wakes the ranks that sleep for any of `interests`.
   void ring(uint32_t interests);
@@ -49,15 +52,18 @@ class Gate {
   Outcome wait(uint32_t interests, Clock::time_point deadline, Ready ready, Needs needs) {
     if (ready()) return Outcome::ready;
     if (spin(ready)) return Outcome::ready;
-    for (bool slice_over = false;;) {
+    for (auto next_look = Clock::now() + kSlice;;) {
       const uint32_t seen = begin_sleep(interests);
       if (ready()) return end_sleep(), Outcome::ready;
-      if (slice_over) look_for_dead();
+      if (Clock::now() >= next_look) {
+        look_for_dead();
+        next_look = Clock::now() + kSlice;
+      }
       look_for_left(needs);
       // What became ready while the group failed around it is still good.
       if (faulted()) return end_sleep(), !aborted() && ready() ? Outcome::ready : Outcome::fault;
       if (Clock::now() >= deadline) return end_sleep(), Outcome::timeout;
-      slice_over = sleep(seen, deadline);
+      sleep(seen, deadline);
       end_sleep();
     }
   }
@@ -67,7 +73,7 @@ class Gate {
 
   bool aborted() const { return fault().kind == static_cast<uint8_t>(CommFault::aborted) + 1; }
   bool faulted() const { return view_.fault().load() != 0; }
-  // The first report wins; later ones are dropped. `culprit` is a group rank.
+  // The first report wins; later ones are dropped. `culprit` is a group rank. From any thread.
   void report(CommFault kind, int culprit, std::string_view reason);
   Fault fault() const { return Fault::unpack(view_.fault().load()); }
   std::string fault_reason() const;
@@ -97,8 +103,7 @@ class Gate {
   void pause() const;
   uint32_t begin_sleep(uint32_t interests);
   void end_sleep();
-  bool sleep(uint32_t seen, Clock::time_point deadline);  // true when the slice passed without a ring
-  void look_for_dead();
+  void sleep(uint32_t seen, Clock::time_point deadline);  // until a ring, or a slice has passed
   bool has_left(int rank) const;
   void report_left(int rank);
 
@@ -108,7 +113,8 @@ class Gate {
   ControlView view_;
   int rank_;
   std::unique_ptr<Liveness> liveness_;
-  bool crowded_;  // more ranks than processors
+  std::mutex report_mutex_;  // guards this rank's reason
+  bool crowded_;             // more ranks than processors
 };
 
 }  // namespace fsdp::detail

@@ -27,8 +27,7 @@ size_t total_bytes(const Message& message) { return sizeof(Message::Header) + me
 
 size_t put(Channel& channel, char* ring, const char* data, size_t bytes) {
   const uint64_t written = channel.written.load(std::memory_order_relaxed);
-  const size_t room =
-      kChannelBytes - static_cast<size_t>(written - channel.read.load(std::memory_order_acquire));
+  const size_t room = kChannelBytes - static_cast<size_t>(written - channel.read.load());
   const size_t at = written % kChannelBytes;
   const size_t n = std::min({bytes, room, kChannelBytes - at});
   std::memcpy(ring + at, data, n);
@@ -38,7 +37,7 @@ size_t put(Channel& channel, char* ring, const char* data, size_t bytes) {
 
 size_t take(Channel& channel, const char* ring, char* data, size_t bytes) {
   const uint64_t read = channel.read.load(std::memory_order_relaxed);
-  const auto there = static_cast<size_t>(channel.written.load(std::memory_order_acquire) - read);
+  const auto there = static_cast<size_t>(channel.written.load() - read);
   const size_t at = read % kChannelBytes;
   const size_t n = std::min({bytes, there, kChannelBytes - at});
   std::memcpy(data, ring + at, n);
@@ -95,23 +94,24 @@ void Messages::move(Message& message) {
     if (n == 0) return;
     message.moved += n;
     gate_.ring(message.peer, kMessages);
-    if (in_header && message.moved == sizeof(Message::Header) && !message.sending) check_header(message);
-    if (gate_.faulted()) return;
+    const bool header_came = in_header && message.moved == sizeof(Message::Header) && !message.sending;
+    if (header_came && !header_fits(message)) return;
   }
   message.complete = true;
 }
 
-void Messages::check_header(Message& message) {
+bool Messages::header_fits(const Message& message) {
   const auto elements = static_cast<uint64_t>(message.tensor.numel());
   const DType expected = to_dtype(message.tensor.scalar_type());
   const auto sent = static_cast<DType>(message.header.dtype);
-  if (message.header.elements == elements && sent == expected) return;
+  if (message.header.elements == elements && sent == expected) return true;
   const auto words = [](const std::string& label, uint64_t n, DType type) {
     return "'" + label + "' with " + std::to_string(n) + " elements of " + to_string(type);
   };
   gate_.report(CommFault::mismatch, message.peer,
                "it sent " + words(message.header.label, message.header.elements, sent) +
                    ", but the receiver expects " + words(message.label, elements, expected));
+  return false;
 }
 
 }  // namespace fsdp::detail

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/shared/gate.h"
 #include "kernels/cpu/dtype.h"
@@ -45,7 +46,7 @@ class Messages {
 
  private:
   void move(Message& message);
-  void check_header(Message& message);
+  bool header_fits(const Message& message);  // reports a fault where it does not
 
   Gate& gate_;
   std::deque<MessagePtr> queue_;

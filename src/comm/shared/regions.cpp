@@ -16,13 +16,14 @@ size_t stride_of(size_t bytes) { return (std::max<size_t>(bytes, 1) + kPage - 1)
 
 }  // namespace
 
-Allocation::Allocation(SegmentPtr segment, MemoryUse use, size_t bytes, int rank, int size)
+Allocation::Allocation(SegmentPtr segment, MemoryUse use, size_t bytes, int rank, int size, uint32_t number)
     : segment_(std::move(segment)),
       use_(use),
       bytes_(bytes),
       stride_(stride_of(bytes)),
       rank_(rank),
-      size_(size) {}
+      size_(size),
+      number_(number) {}
 
 size_t Allocation::segment_bytes(MemoryUse use, size_t bytes, int size) {
   return kCounterBytes + stride_of(bytes) * static_cast<size_t>(use == MemoryUse::gather ? 1 : size);
@@ -57,7 +58,7 @@ std::vector<Region*> Allocation::overlapping(size_t offset, size_t bytes) {
 }
 
 // When all counters are taken, the range unused for longest gives up its own. The choice depends on the order
-// of collectives only, so that every rank makes the same one.
+// of collectives only, so that every rank makes the same one; a rank that still holds that range is refused.
 Region& Allocation::region(size_t offset, size_t bytes, std::vector<Completion>& before) {
   if (Region* known = find(offset, bytes)) return *known;
   if (regions_.size() < kCounters) {
@@ -76,16 +77,42 @@ Region& Allocation::region(size_t offset, size_t bytes, std::vector<Completion>&
   return **oldest;
 }
 
-void AllocationTable::add(const AllocationPtr& allocation) { by_address_[allocation->own()] = allocation; }
+void Allocation::release_all() {
+  if (use_ != MemoryUse::gather) return;
+  for (auto& region : regions_) {
+    if (!region->held) continue;
+    region->held = false;
+    region->finish();
+  }
+}
 
-void AllocationTable::remove(const void* own) { by_address_.erase(static_cast<const char*>(own)); }
+void AllocationTable::add(const AllocationPtr& allocation) {
+  const std::lock_guard lock(mutex_);
+  by_address_[allocation->own()] = allocation;
+}
+
+void AllocationTable::remove(const void* own) {
+  AllocationPtr last;  // unmapped after the lock is given back
+  const std::lock_guard lock(mutex_);
+  const auto it = by_address_.find(static_cast<const char*>(own));
+  if (it == by_address_.end()) return;
+  last = std::move(it->second);
+  by_address_.erase(it);
+  last->release_all();
+}
 
 AllocationPtr AllocationTable::find(const void* data, size_t bytes) const {
+  const std::lock_guard lock(mutex_);
   const char* address = static_cast<const char*>(data);
-  auto after = by_address_.upper_bound(address);
+  const auto after = by_address_.upper_bound(address);
   if (after == by_address_.begin()) return nullptr;
   const AllocationPtr& candidate = std::prev(after)->second;
   return address + bytes <= candidate->own() + candidate->bytes() ? candidate : nullptr;
+}
+
+void AllocationTable::release_all() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, allocation] : by_address_) allocation->release_all();
 }
 
 }  // namespace fsdp::detail

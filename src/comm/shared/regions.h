@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "comm/shared/segment.h"
 
 namespace fsdp::detail {
+
+class RoundOp;
 
 // A count in shared memory that must reach a value: all ranks have finished with a region.
 struct Completion {
@@ -29,6 +32,7 @@ struct Region {
   uint32_t expected = 0;            // its value when nobody uses the region any more
   bool held = false;  // gather: this rank has not released it. reduce: not claimed since the last reduce
   uint64_t last_use = 0;
+  std::weak_ptr<RoundOp> operation = {};  // of the last use; complete once it is gone
 
   Completion completion() const { return {finished, expected}; }
   // Counts this rank as finished; true when it was the last.
@@ -44,7 +48,8 @@ struct Region {
 // has finished adds one.
 class Allocation {
  public:
-  Allocation(SegmentPtr segment, MemoryUse use, size_t bytes, int rank, int size);
+  // `number`: its place in the order of allocations of the group, from 1; the same on every rank.
+  Allocation(SegmentPtr segment, MemoryUse use, size_t bytes, int rank, int size, uint32_t number);
 
   // [counters][block] for gathers, [counters][block x W] for reduces.
   static size_t segment_bytes(MemoryUse use, size_t bytes, int size);
@@ -53,12 +58,15 @@ class Allocation {
   char* block(int rank) const;
   char* own() const { return block(rank_); }
   size_t bytes() const { return bytes_; }
+  uint32_t number() const { return number_; }
 
   // Starts a use of [offset, offset + bytes) by all ranks. `before`: what must be reached before anyone
   // writes there.
   Region& begin_use(size_t offset, size_t bytes, std::vector<Completion>& before);
   Region* find(size_t offset, size_t bytes);
   std::vector<Region*> overlapping(size_t offset, size_t bytes);
+  // Counts this rank as finished with whatever it still holds: it leaves, or has dropped the memory.
+  void release_all();
 
  private:
   Region& region(size_t offset, size_t bytes, std::vector<Completion>& before);
@@ -69,20 +77,23 @@ class Allocation {
   size_t stride_;
   int rank_;
   int size_;
+  uint32_t number_;
   uint64_t uses_ = 0;
   std::vector<std::unique_ptr<Region>> regions_;
 };
 using AllocationPtr = std::shared_ptr<Allocation>;
 
-// The live allocations of one rank, found by address.
+// The live allocations of one rank, found by address. From any thread: tensors are dropped wherever they are.
 class AllocationTable {
  public:
   void add(const AllocationPtr& allocation);
   void remove(const void* own);
   // The allocation that holds all of [data, data + bytes) in this rank's block, or null.
   AllocationPtr find(const void* data, size_t bytes) const;
+  void release_all() const;
 
  private:
+  mutable std::mutex mutex_;
   std::map<const char*, AllocationPtr> by_address_;
 };
 

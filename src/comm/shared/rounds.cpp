@@ -15,20 +15,27 @@ uint32_t count_after(uint64_t round, int size) {
   return static_cast<uint32_t>((round / kCells + 1) * static_cast<uint64_t>(size));
 }
 
+std::string describe_memory(const Record& record) {
+  if (record.allocation == 0) return "private memory";
+  return "allocation " + std::to_string(record.allocation) + " at byte " + std::to_string(record.offset);
+}
+
 std::string describe_record(const Record& record) {
   return std::string(record.op) + " '" + record.label + "' of " + std::to_string(record.elements) +
          " elements of " + to_string(static_cast<DType>(record.dtype)) + " (argument " +
-         std::to_string(record.argument) + ")";
+         std::to_string(record.argument) + ", " + describe_memory(record) + ")";
 }
 
 bool same(const Record& a, const Record& b) {
   return a.elements == b.elements && a.argument == b.argument && a.dtype == b.dtype &&
-         std::strcmp(a.op, b.op) == 0 && std::strcmp(a.label, b.label) == 0;
+         a.allocation == b.allocation && a.offset == b.offset && std::strcmp(a.op, b.op) == 0 &&
+         std::strcmp(a.label, b.label) == 0;
 }
 
 }  // namespace
 
-Rounds::Rounds(Gate& gate, Messages& messages) : gate_(gate), messages_(messages) {
+Rounds::Rounds(Gate& gate, Messages& messages, std::vector<int> world_ranks)
+    : gate_(gate), messages_(messages), world_ranks_(std::move(world_ranks)) {
   for (auto& round : bank_round_) round = kNever;
 }
 
@@ -57,34 +64,50 @@ void Rounds::publish_ready() {
 }
 
 void Rounds::complete(const RoundOpPtr& op, Clock::time_point deadline) {
-  while (!op->complete_) {
-    if (gate_.aborted()) throw_fault(*op);
-    FSDP_ASSERT(!pending_.empty());
+  while (!op->complete()) {
+    if (pending_.empty() || gate_.aborted()) throw_fault(*op);  // dropped by an earlier fault
     complete_front(deadline);
   }
 }
 
-void Rounds::drain(Clock::time_point deadline) {
-  while (!pending_.empty()) complete_front(deadline);
-}
-
 void Rounds::complete_front(Clock::time_point deadline) {
   const RoundOpPtr op = pending_.front();
-  for (int r = 0; r < op->rounds(); ++r) {
-    while (op->published_ <= r) publish(*op, deadline);
-    if (op->pipelined() && r + 1 < op->rounds() && op->published_ == r + 1) try_publish(*op);
-    const uint64_t round = op->first_round_ + static_cast<uint64_t>(r);
-    const Completion all = arrivals(round);
-    wait(
-        *op, kArrivals, deadline, [&] { return all.reached(); },
-        [&](int rank) { return gate_.view().page(rank).rounds.load() <= round; });
-    if (r == 0) compare(*op);
-    op->consume(r, bank_index(*op, r));
-    finish(round);
+  try {
+    while (!advance(*op)) {
+      const int published = op->published_;
+      const int consumed = op->consumed_;
+      const bool arrives = published > consumed;
+      const uint64_t round = op->first_round_ + static_cast<uint64_t>(consumed);
+      wait(
+          *op, arrives ? kArrivals : kCompletions, deadline,
+          [&] { return advance(*op) || op->published_ != published || op->consumed_ != consumed; },
+          [&](int rank) { return arrives ? gate_.view().page(rank).rounds.load() <= round : owes(rank); });
+    }
+  } catch (...) {
+    pending_.clear();
+    throw;
   }
-  op->complete_ = true;
-  pending_.pop_front();
-  publish_ready();
+}
+
+// Does what can be done now, without waiting; true when the operation, the first of the pending ones, is
+// complete.
+bool Rounds::advance(RoundOp& op) {
+  while (!op.complete()) {
+    if (op.published_ == op.consumed_ && !try_publish(op)) return false;
+    if (op.pipelined() && op.published_ == op.consumed_ + 1 && op.published_ < op.rounds()) try_publish(op);
+    const uint64_t round = op.first_round_ + static_cast<uint64_t>(op.consumed_);
+    if (!arrivals(round).reached()) return false;
+    if (op.consumed_ == 0) compare(op);
+    op.consume(op.consumed_, bank_index(op, op.consumed_));
+    finish(round);
+    ++op.consumed_;
+  }
+  op.tensors.clear();
+  if (!pending_.empty() && pending_.front().get() == &op) {
+    pending_.pop_front();
+    publish_ready();
+  }
+  return true;
 }
 
 bool Rounds::try_publish(RoundOp& op) {
@@ -98,11 +121,6 @@ bool Rounds::try_publish(RoundOp& op) {
   ++op.published_;
   arrive(number);
   return true;
-}
-
-void Rounds::publish(RoundOp& op, Clock::time_point deadline) {
-  bool published = false;
-  wait_completions(op, deadline, [&] { return published = published || try_publish(op); });
 }
 
 int Rounds::bank_index(const RoundOp& op, int round) const {
@@ -141,6 +159,8 @@ void Rounds::describe(const RoundOp& op) {
   record.elements = op.elements;
   record.argument = op.argument;
   record.dtype = static_cast<uint8_t>(op.dtype);
+  record.allocation = op.allocation;
+  record.offset = op.offset;
   std::strncpy(record.op, op.info.op, sizeof(record.op) - 1);
   std::memset(record.label, 0, kLabelBytes);
   op.info.label.copy(record.label, kLabelBytes - 1);
@@ -158,21 +178,35 @@ void Rounds::compare(const RoundOp& op) {
     const Record& theirs = record_of(r);
     if (theirs.stamp.load(std::memory_order_acquire) != op.sequence_ + 1 || same(mine, theirs)) continue;
     gate_.report(CommFault::mismatch, r,
-                 "it issued " + describe_record(theirs) + " where this rank issued " + describe_record(mine) +
+                 "it issued " + describe_record(theirs) + " where rank " +
+                     std::to_string(world_ranks_[static_cast<size_t>(gate_.rank())]) + " issued " +
+                     describe_record(mine) +
                      ". Every rank must issue the same collectives in the same order");
     throw_fault(op);
   }
 }
 
+// Collectives move on meanwhile: the message may come from a rank that waits for one of them.
 void Rounds::wait_message(const Message& message, const OpInfo& info, Clock::time_point started,
                           Clock::time_point deadline) {
   RoundOp op;
   op.info = info;
   op.sequence_ = message.number;
   op.issued_at_ = started;
-  if (!message.complete)
+  if (message.complete) return;
+  try {
     wait(
-        op, kMessages, deadline, [&] { return message.complete; }, [&](int r) { return r == message.peer; });
+        op, pending_.empty() ? kMessages : kEverything, deadline,
+        [&] {
+          while (!message.complete && may_advance_front() && advance(*RoundOpPtr(pending_.front()))) {
+          }
+          return message.complete;
+        },
+        [&](int r) { return r == message.peer; });
+  } catch (...) {
+    pending_.clear();
+    throw;
+  }
 }
 
 void Rounds::settle(Gate::Outcome outcome, const RoundOp& op, const std::function<bool(int)>& late) {
@@ -197,10 +231,11 @@ void Rounds::report_timeout(const RoundOp& op, const std::function<bool(int)>& l
   for (const auto* group : {&only_late, &idle, &idle_and_late})
     if (!group->empty()) blamed = *group;
   std::string names;
-  for (const int r : blamed) names += (names.empty() ? "" : ", ") + std::to_string(r);
+  for (const int r : blamed)
+    names += (names.empty() ? "" : ", ") + std::to_string(world_ranks_[static_cast<size_t>(r)]);
   gate_.report(CommFault::timeout, blamed.front(),
                "it did not do its part within " + std::to_string(elapsed_since(op.issued_at_).count()) +
-                   " ms (group ranks not there: " + names +
+                   " ms (ranks not there: " + names +
                    "). It may be stopped, stuck or much slower than the others");
 }
 

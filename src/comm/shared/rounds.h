@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "comm/backend.h"
@@ -31,20 +32,28 @@ class RoundOp {
   virtual void publish(int /*round*/, char* /*bank*/) {}
   virtual void consume(int /*round*/, int /*bank_index*/) {}
 
-  // What peers must agree on.
+  // What peers must agree on. Shared memory: which allocation (from 1) and where in it; private memory: 0.
   uint64_t elements = 0;
   int32_t argument = 0;
   DType dtype = DType::u8;
+  uint32_t allocation = 0;
+  uint64_t offset = 0;
   OpInfo info;
+
+  // Memory the operation works on, kept until it is complete or its group has failed, whoever else lets go of
+  // it.
+  std::vector<at::Tensor> tensors;
+
+  bool complete() const { return consumed_ == rounds(); }
 
  private:
   friend class Rounds;
   uint64_t sequence_ = 0;
   uint64_t first_round_ = 0;
   uint64_t first_staged_ = 0;
-  int published_ = 0;
-  bool complete_ = false;
-  Clock::time_point issued_at_;
+  int published_ = 0;  // rounds
+  int consumed_ = 0;
+  Clock::time_point issued_at_ = Clock::now();
 };
 using RoundOpPtr = std::shared_ptr<RoundOp>;
 
@@ -52,18 +61,18 @@ using RoundOpPtr = std::shared_ptr<RoundOp>;
 // Every rank numbers rounds alike. A rank arrives at a round when its data lies ready; when all have arrived,
 // each takes what it needs and counts itself done; a bank is written again only when all are done with the
 // round that used it. There is no helper thread: what can be published is published when the operation is
-// issued, the rest while a rank waits. Operations complete in the order issued. A rank gets at most
-// kMaxPending operations ahead, so the ring of cells never wraps onto a round somebody still looks at.
+// issued, the rest while a rank waits for anything in this group. Operations complete in the order issued. A
+// rank gets at most kMaxPending operations ahead, so the ring of cells never wraps onto a round somebody
+// still looks at. A fault ends it all: what was pending is dropped, and every later call throws.
 class Rounds {
  public:
-  Rounds(Gate& gate, Messages& messages);
+  // `world_ranks`: what people call the ranks of this group.
+  Rounds(Gate& gate, Messages& messages, std::vector<int> world_ranks);
 
   // Numbers `op`, describes it to the others and publishes its first round if nothing stands in the way.
   void issue(const RoundOpPtr& op, Clock::time_point deadline);
   // Completes everything up to `op`. Throws CommError.
   void complete(const RoundOpPtr& op, Clock::time_point deadline);
-  // Completes everything issued so far.
-  void drain(Clock::time_point deadline);
 
   // Waits for a condition that completions of other ranks make true.
   template <class Ready>
@@ -75,7 +84,6 @@ class Rounds {
 
   void throw_if_faulted(const RoundOp& op) const;
   bool idle() const { return pending_.empty(); }
-  Gate& gate() { return gate_; }
 
  private:
   template <class Ready, class Needs>
@@ -90,10 +98,11 @@ class Rounds {
 
   void settle(Gate::Outcome outcome, const RoundOp& op, const std::function<bool(int)>& late);
   void complete_front(Clock::time_point deadline);
+  bool advance(RoundOp& op);
+  bool may_advance_front() { return !pending_.empty() && !gate_.aborted(); }
   void describe(const RoundOp& op);
   void compare(const RoundOp& op);
   bool try_publish(RoundOp& op);
-  void publish(RoundOp& op, Clock::time_point deadline);
   void publish_ready();
   bool bank_free(const RoundOp& op, int round) const;
   int bank_index(const RoundOp& op, int round) const;
@@ -106,6 +115,7 @@ class Rounds {
 
   Gate& gate_;
   Messages& messages_;
+  std::vector<int> world_ranks_;
   std::deque<RoundOpPtr> pending_;
   uint64_t next_sequence_ = 0;
   uint64_t next_round_ = 0;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "comm/await.h"
 #include "comm/shared/ops.h"
 
 namespace fsdp::detail {
@@ -16,11 +17,18 @@ namespace {
 
 constexpr const char* kTicketKey = "control";
 constexpr size_t kTicketBytes = 128;
-constexpr int kMaxRanks = 1024;  // per group; keeps a rank's part of a bank useful
+constexpr int kMaxRanks = 1024;                  // per group; keeps a rank's part of a bank useful
+constexpr int64_t kMaxBytes = int64_t{1} << 46;  // of one allocation over all ranks; what addresses can hold
 
 Bytes bytes_of(const at::Tensor& tensor) { return {static_cast<char*>(tensor.data_ptr()), tensor.nbytes()}; }
 
 double factor(ReduceOp op, int size) { return op == ReduceOp::average ? 1.0 / size : 1.0; }
+
+std::vector<int> world_ranks(const GroupInfo& info) {
+  std::vector<int> ranks;
+  for (const Peer& peer : info.peers) ranks.push_back(peer.rank);
+  return ranks;
+}
 
 class SharedBackend final : public CommBackend {
  public:
@@ -29,12 +37,15 @@ class SharedBackend final : public CommBackend {
       : name_(name),
         info_(info),
         source_(std::move(source)),
-        gate_(std::move(view), info.rank, std::move(liveness)),
+        gate_(std::move(view), info.rank, info.ranks_on_host, std::move(liveness)),
         messages_(gate_),
-        rounds_(gate_, messages_),
+        rounds_(gate_, messages_, world_ranks(info)),
         table_(std::make_shared<AllocationTable>()) {}
 
-  ~SharedBackend() override { gate_.leave(rounds_.idle() && !messages_.pending()); }
+  ~SharedBackend() override {
+    table_->release_all();
+    gate_.leave(rounds_.idle() && !messages_.pending());
+  }
 
   const char* name() const override { return name_; }
 
@@ -65,21 +76,35 @@ class SharedBackend final : public CommBackend {
   class CollectiveWork;
   class MessageWork;
 
-  // `keep`: tensors that must live until the work is waited for.
+  // `tensors`: what the operation reads and writes.
   WorkPtr issue(RoundOpPtr op, int64_t elements, at::ScalarType type, int argument, OpInfo info,
-                std::vector<at::Tensor> keep);
+                std::vector<at::Tensor> tensors);
   WorkPtr message(const at::Tensor& tensor, int peer, bool sending, OpInfo info);
   void run_now(const WorkPtr& work) { work->wait(info_.options.timeout, true); }
 
   RoundOpPtr gather_op(const at::Tensor& slot, const at::Tensor& shard);
   RoundOpPtr reduce_op(const at::Tensor& output, const at::Tensor& input, double scale);
-  void release(Region& region);
+  void finish_use(Region& region);
   void refuse_slot(const at::Tensor& tensor, const char* what) const;
   SegmentPtr share_segment(size_t bytes);
-  [[noreturn]] void rethrow_named(const CommError& error) const;
+  SegmentSource::Export create_or_abort(size_t bytes);
+  SegmentPtr attach_or_abort(const char* ticket, size_t bytes);
 
-  Clock::time_point deadline(Milliseconds timeout) const { return Clock::now() + timeout; }
-  Clock::time_point deadline() const { return deadline(info_.options.timeout); }
+  // Runs `fn`. The engine counts ranks within the group; people know world ranks, hosts and processes.
+  template <class Fn>
+  auto named(Fn fn) const -> decltype(fn()) {
+    try {
+      return fn();
+    } catch (const CommError& error) {
+      CommError::Details details = error.details();
+      details.reason = name_of(info_, details.culprit) + ": " + details.reason;
+      details.rank = world_rank(info_, details.rank);
+      details.culprit = world_rank(info_, details.culprit);
+      throw CommError(std::move(details));
+    }
+  }
+
+  Clock::time_point deadline() const { return deadline_after(info_.options.timeout); }
 
   const char* name_;
   GroupInfo info_;
@@ -88,36 +113,20 @@ class SharedBackend final : public CommBackend {
   Messages messages_;
   Rounds rounds_;
   std::shared_ptr<AllocationTable> table_;
+  uint32_t allocations_ = 0;
 };
-
-// The engine counts ranks within the group; people know world ranks.
-void SharedBackend::rethrow_named(const CommError& error) const {
-  CommError::Details details = error.details();
-  details.rank = world_rank(info_, details.rank);
-  details.culprit = world_rank(info_, details.culprit);
-  const Peer& peer = info_.peers[static_cast<size_t>(error.details().culprit)];
-  details.reason = "rank " + std::to_string(details.culprit) + " (host " + peer.hostname + ", pid " +
-                   std::to_string(peer.pid) + "): " + details.reason;
-  throw CommError(std::move(details));
-}
 
 class SharedBackend::CollectiveWork final : public PendingWork {
  public:
-  CollectiveWork(SharedBackend& backend, RoundOpPtr op, std::vector<at::Tensor> keep)
-      : backend_(backend), op_(std::move(op)), keep_(std::move(keep)) {}
+  CollectiveWork(SharedBackend& backend, RoundOpPtr op) : backend_(backend), op_(std::move(op)) {}
 
   void wait(std::chrono::milliseconds timeout, bool /*blocking*/) override {
-    try {
-      backend_.rounds_.complete(op_, backend_.deadline(timeout));
-    } catch (const CommError& error) {
-      backend_.rethrow_named(error);
-    }
+    backend_.named([&] { backend_.rounds_.complete(op_, deadline_after(timeout)); });
   }
 
  private:
   SharedBackend& backend_;
   RoundOpPtr op_;
-  std::vector<at::Tensor> keep_;
 };
 
 class SharedBackend::MessageWork final : public PendingWork {
@@ -126,11 +135,8 @@ class SharedBackend::MessageWork final : public PendingWork {
       : backend_(backend), message_(std::move(message)), info_(std::move(info)), started_(Clock::now()) {}
 
   void wait(std::chrono::milliseconds timeout, bool /*blocking*/) override {
-    try {
-      backend_.rounds_.wait_message(*message_, info_, started_, backend_.deadline(timeout));
-    } catch (const CommError& error) {
-      backend_.rethrow_named(error);
-    }
+    backend_.named(
+        [&] { backend_.rounds_.wait_message(*message_, info_, started_, deadline_after(timeout)); });
   }
 
  private:
@@ -141,28 +147,21 @@ class SharedBackend::MessageWork final : public PendingWork {
 };
 
 WorkPtr SharedBackend::issue(RoundOpPtr op, int64_t elements, at::ScalarType type, int argument, OpInfo info,
-                             std::vector<at::Tensor> keep) {
+                             std::vector<at::Tensor> tensors) {
   op->elements = static_cast<uint64_t>(elements);
   op->dtype = to_dtype(type);
   op->argument = argument;
   op->info = std::move(info);
-  try {
-    rounds_.issue(op, deadline());
-  } catch (const CommError& error) {
-    rethrow_named(error);
-  }
-  return std::make_shared<CollectiveWork>(*this, std::move(op), std::move(keep));
+  op->tensors = std::move(tensors);
+  named([&] { rounds_.issue(op, deadline()); });
+  return std::make_shared<CollectiveWork>(*this, std::move(op));
 }
 
 WorkPtr SharedBackend::message(const at::Tensor& tensor, int peer, bool sending, OpInfo info) {
   refuse_slot(tensor, info.op);
   RoundOp context;
   context.info = info;
-  try {
-    rounds_.throw_if_faulted(context);
-  } catch (const CommError& error) {
-    rethrow_named(error);
-  }
+  named([&] { rounds_.throw_if_faulted(context); });
   return std::make_shared<MessageWork>(*this, messages_.post(tensor, peer, sending, info.label), info);
 }
 
@@ -181,17 +180,23 @@ RoundOpPtr SharedBackend::gather_op(const at::Tensor& slot, const at::Tensor& sh
   char* to = whole.data + static_cast<size_t>(info_.rank) * part;
   TORCH_CHECK(from != to,
               "fsdp: all_gather into allocated memory takes the shard from private memory; it was given the "
-              "slot's own "
-              "part, which other ranks may still read. Pass the shard itself.");
+              "slot's own part, which other ranks may still read. Pass the shard itself.");
   const auto offset = static_cast<size_t>(whole.data - allocation->own());
   for (Region* old : allocation->overlapping(offset, whole.size))
-    if (old->held) release(*old);
+    if (old->held) finish_use(*old);
   std::vector<Completion> before;
-  allocation->begin_use(offset, whole.size, before);
-  return make_shared_gather_op(to, from, part, std::move(before));
+  Region& region = allocation->begin_use(offset, whole.size, before);
+  RoundOpPtr op = make_shared_gather_op(to, from, part, std::move(before));
+  op->allocation = allocation->number();
+  op->offset = offset;
+  region.operation = op;
+  return op;
 }
 
-void SharedBackend::release(Region& region) {
+// Counts this rank as finished with a slot, but never before the gather into it is complete: until then
+// others must not take this rank for one that has let go of what was there before.
+void SharedBackend::finish_use(Region& region) {
+  if (const auto pending = region.operation.lock()) named([&] { rounds_.complete(pending, deadline()); });
   region.held = false;
   if (region.finish()) gate_.ring(kCompletions);
 }
@@ -204,9 +209,7 @@ void SharedBackend::release(const at::Tensor& slot) {
   TORCH_CHECK(
       region != nullptr,
       "fsdp: release() of memory that was not gathered; pass the tensor that was given to all_gather");
-  if (!region->held) return;
-  rounds_.drain(deadline());
-  release(*region);
+  if (region->held) finish_use(*region);
 }
 
 void SharedBackend::claim(const at::Tensor& buffer) {
@@ -215,16 +218,14 @@ void SharedBackend::claim(const at::Tensor& buffer) {
   if (!allocation || allocation->use() != MemoryUse::reduce) return;
   RoundOp context;
   context.info = {"claim", ""};
-  try {
-    rounds_.drain(deadline());
-    for (Region* region :
-         allocation->overlapping(static_cast<size_t>(whole.data - allocation->own()), whole.size)) {
+  const auto offset = static_cast<size_t>(whole.data - allocation->own());
+  named([&] {
+    for (Region* region : allocation->overlapping(offset, whole.size)) {
+      if (const auto pending = region->operation.lock()) rounds_.complete(pending, deadline());
       rounds_.wait_completions(context, deadline(), [&] { return region->completion().reached(); });
       region->held = false;
     }
-  } catch (const CommError& error) {
-    rethrow_named(error);
-  }
+  });
 }
 
 WorkPtr SharedBackend::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
@@ -247,12 +248,17 @@ RoundOpPtr SharedBackend::reduce_op(const at::Tensor& output, const at::Tensor& 
               "fsdp: reduce_scatter from allocated memory needs an output in private memory");
   const auto offset = static_cast<size_t>(whole.data - allocation->own());
   for (Region* old : allocation->overlapping(offset, whole.size))
-    TORCH_CHECK(!old->held,
-                "fsdp: this memory was given to reduce_scatter before and other ranks may still read it; "
-                "call claim() before writing to it again");
+    TORCH_CHECK(
+        !old->held,
+        "fsdp: this memory was given to reduce_scatter before and other ranks may still read it; call "
+        "claim() before writing to it again");
   std::vector<Completion> before;
   Region& region = allocation->begin_use(offset, whole.size, before);
-  return make_shared_reduce_scatter_op(gate_, allocation, region, to, type, scale);
+  RoundOpPtr op = make_shared_reduce_scatter_op(gate_, allocation, region, to, type, scale);
+  op->allocation = allocation->number();
+  op->offset = offset;
+  region.operation = op;
+  return op;
 }
 
 WorkPtr SharedBackend::all_reduce(const at::Tensor& tensor, ReduceOp op, OpInfo info) {
@@ -276,9 +282,13 @@ void SharedBackend::refuse_slot(const at::Tensor& tensor, const char* what) cons
 }
 
 at::Tensor SharedBackend::allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) {
-  const size_t bytes = static_cast<size_t>(numel) * size_of(to_dtype(dtype));
+  const auto element = static_cast<int64_t>(size_of(to_dtype(dtype)));
+  TORCH_CHECK(numel <= kMaxBytes / element / info_.size, "fsdp: allocate of ", numel, " elements for ",
+              info_.size, " ranks is more than memory can hold");
+  const auto bytes = static_cast<size_t>(numel * element);
   auto segment = share_segment(Allocation::segment_bytes(use, bytes, info_.size));
-  auto allocation = std::make_shared<Allocation>(std::move(segment), use, bytes, info_.rank, info_.size);
+  auto allocation =
+      std::make_shared<Allocation>(std::move(segment), use, bytes, info_.rank, info_.size, ++allocations_);
   table_->add(allocation);
   return at::from_blob(
       allocation->own(), {numel}, [table = table_](void* own) { table->remove(own); },
@@ -292,40 +302,70 @@ SegmentPtr SharedBackend::share_segment(size_t bytes) {
   std::memset(text, 0, kTicketBytes);
   SegmentSource::Export made;
   if (info_.rank == 0) {
-    made = source_->create(bytes);
+    made = create_or_abort(bytes);
     FSDP_ASSERT(made.ticket.size() < kTicketBytes);
     made.ticket.copy(text, kTicketBytes - 1);
   }
-  const OpInfo named{"allocate", std::to_string(bytes) + " bytes"};
+  const OpInfo info{"allocate", std::to_string(bytes) + " bytes"};
   run_now(issue(make_broadcast_op(gate_.view(), info_.rank, bytes_of(ticket), 0), static_cast<int64_t>(bytes),
-                at::kByte, 0, named, {ticket}));
-  if (info_.rank != 0) {
-    try {
-      made.segment = source_->attach(text, bytes);
-    } catch (const std::exception& error) {
-      abort(std::string("could not attach shared memory: ") + error.what());
-      throw;
-    }
-  }
-  run_now(barrier(named));
+                at::kByte, 0, info, {ticket}));
+  if (info_.rank != 0) made.segment = attach_or_abort(text, bytes);
+  run_now(barrier(info));
   return made.segment;
+}
+
+SegmentSource::Export SharedBackend::create_or_abort(size_t bytes) {
+  try {
+    return source_->create(bytes);
+  } catch (const std::exception& error) {
+    abort(std::string("could not make shared memory: ") + error.what());
+    throw;
+  }
+}
+
+SegmentPtr SharedBackend::attach_or_abort(const char* ticket, size_t bytes) {
+  try {
+    return source_->attach(ticket, bytes);
+  } catch (const std::exception& error) {
+    abort(std::string("could not attach shared memory: ") + error.what());
+    throw;
+  }
 }
 
 void SharedBackend::wait_for_all_to_join() {
   const auto until = deadline();
-  const auto absent = [&](int r) {
-    return gate_.view().page(r).state.load() == static_cast<uint32_t>(RankState::absent);
-  };
+  RoundOp context;
+  context.info = {"join", name_};
   for (int r = 0; r < info_.size; ++r) {
-    while (absent(r)) {
+    while (gate_.view().page(r).state.load() == static_cast<uint32_t>(RankState::absent)) {
+      gate_.look_for_dead();
+      named([&] { rounds_.throw_if_faulted(context); });
       if (Clock::now() > until)
-        throw RendezvousError("rank " + std::to_string(world_rank(info_, r)) +
-                              " did not join the group within " +
+        throw RendezvousError(name_of(info_, r) + " did not join the group within " +
                               std::to_string(info_.options.timeout.count()) + " ms");
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
   }
   run_now(barrier({"join", name_}));
+}
+
+// A rank that comes late finds only that the memory is gone; the first that failed knows why.
+[[noreturn]] void rethrow_first(const GroupInfo& info, const Error& error) {
+  constexpr const char* kFailedKey = "failed";
+  std::string first;
+  try {
+    if (info.store->check({kFailedKey})) {
+      const auto bytes = info.store->get(kFailedKey);
+      first.assign(bytes.begin(), bytes.end());
+    } else {
+      publish_key(info, kFailedKey, error.what());
+    }
+  } catch (const std::exception&) {
+    // Without the store there is only what this rank saw.
+  }
+  if (!first.empty() && first != error.what())
+    throw RendezvousError(std::string(error.what()) + "; a group failed first by: " + first);
+  throw;
 }
 
 }  // namespace
@@ -335,20 +375,22 @@ std::unique_ptr<CommBackend> make_shared_backend(const char* name, const GroupIn
                                                  std::unique_ptr<Liveness> liveness) {
   TORCH_CHECK(info.size <= kMaxRanks, "fsdp: a group of ", info.size, " ranks on one host; at most ",
               kMaxRanks, " are supported");
-  const size_t bytes = ControlView::bytes(info.size);
-  SegmentSource::Export made;
-  if (info.rank == 0) {
-    made = source->create(bytes);
-    info.store->set(kTicketKey, std::vector<uint8_t>(made.ticket.begin(), made.ticket.end()));
-  } else {
-    info.store->wait({kTicketKey}, info.options.timeout);
-    const auto ticket = info.store->get(kTicketKey);
-    made.segment = source->attach(std::string(ticket.begin(), ticket.end()), bytes);
+  try {
+    const size_t bytes = ControlView::bytes(info.size);
+    SegmentSource::Export made;
+    if (info.rank == 0) {
+      made = source->create(bytes);
+      publish_key(info, kTicketKey, made.ticket);
+    } else {
+      made.segment = source->attach(await_key(info, kTicketKey, 0), bytes);
+    }
+    auto backend = std::make_unique<SharedBackend>(name, info, std::move(source), std::move(liveness),
+                                                   ControlView(made.segment, info.size));
+    backend->wait_for_all_to_join();
+    return backend;
+  } catch (const Error& error) {
+    rethrow_first(info, error);
   }
-  auto backend = std::make_unique<SharedBackend>(name, info, std::move(source), std::move(liveness),
-                                                 ControlView(made.segment, info.size));
-  backend->wait_for_all_to_join();
-  return backend;
 }
 
 }  // namespace fsdp::detail

@@ -5,7 +5,7 @@
 
 namespace fsdp::detail {
 
-// Tickets are "pid:fd:nonce"; a peer opens /proc/<pid>/fd/<fd>, so ranks need the same user and pid
+// Tickets are "pid:fd:inode"; a peer opens /proc/<pid>/fd/<fd>, so ranks need the same user and pid
 // namespace.
 class MemfdSource final : public SegmentSource {
  public:

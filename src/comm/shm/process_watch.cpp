@@ -23,16 +23,13 @@ ProcessWatch::ProcessWatch(const std::vector<int64_t>& pids) {
   }
 }
 
-int ProcessWatch::find_dead() {
-  for (size_t r = 0; r < peers_.size(); ++r) {
-    Watched& peer = peers_[r];
-    if (!peer.dead) {
-      pollfd entry{.fd = peer.pidfd.get(), .events = POLLIN, .revents = 0};
-      peer.dead = peer.pidfd.valid() ? ::poll(&entry, 1, 0) == 1 : gone(peer.pid);
-    }
-    if (peer.dead) return static_cast<int>(r);
+bool ProcessWatch::dead(int rank) {
+  Watched& peer = peers_[static_cast<size_t>(rank)];
+  if (!peer.dead) {
+    pollfd entry{.fd = peer.pidfd.get(), .events = POLLIN, .revents = 0};
+    peer.dead = peer.pidfd.valid() ? ::poll(&entry, 1, 0) == 1 : gone(peer.pid);
   }
-  return -1;
+  return peer.dead;
 }
 
 }  // namespace fsdp::detail

@@ -13,7 +13,7 @@ namespace fsdp::detail {
 class ProcessWatch final : public Liveness {
  public:
   explicit ProcessWatch(const std::vector<int64_t>& pids);
-  int find_dead() override;
+  bool dead(int rank) override;
 
  private:
   struct Watched {

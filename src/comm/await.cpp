@@ -1,0 +1,67 @@
+#include "comm/await.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/clock.h"
+#include "comm/shm/process_watch.h"
+
+namespace fsdp::detail {
+
+namespace {
+
+[[noreturn]] void throw_store_gone(const GroupInfo& info, const std::exception& error) {
+  const std::string text = error.what();
+  throw RendezvousError(name_of(info, info.rank) +
+                        " lost the store while a group was made; what served it has ended (" +
+                        text.substr(0, text.find('\n')) + ")");
+}
+
+// Whether the process of `rank` is gone; only known for ranks of this host.
+bool is_gone(const GroupInfo& info, int rank) {
+  const Peer& peer = info.peers[static_cast<size_t>(rank)];
+  const Peer& self = info.peers[static_cast<size_t>(info.rank)];
+  if (peer.host_id != self.host_id || peer.pid == self.pid) return false;
+  return ProcessWatch({peer.pid}).dead(0);
+}
+
+}  // namespace
+
+std::string name_of(const GroupInfo& info, int group_rank) {
+  const Peer& peer = info.peers[static_cast<size_t>(group_rank)];
+  return "rank " + std::to_string(peer.rank) + " (host " + peer.hostname + ", pid " +
+         std::to_string(peer.pid) + ")";
+}
+
+std::string await_key(const GroupInfo& info, const std::string& key, int from) {
+  const auto deadline = deadline_after(info.options.timeout);
+  Milliseconds pause{1};
+  try {
+    while (!info.store->check({key})) {
+      // Looked at after the check: a rank may write its key and end.
+      if (is_gone(info, from) && !info.store->check({key}))
+        throw RendezvousError(name_of(info, from) + " died while a group was made");
+      if (Clock::now() >= deadline)
+        throw RendezvousError(name_of(info, from) + " did not come to make a group within " +
+                              std::to_string(info.options.timeout.count()) + " ms");
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, Milliseconds{20});
+    }
+    const auto bytes = info.store->get(key);
+    return {bytes.begin(), bytes.end()};
+  } catch (const RendezvousError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_store_gone(info, error);
+  }
+}
+
+void publish_key(const GroupInfo& info, const std::string& key, const std::string& value) {
+  try {
+    info.store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+  } catch (const std::exception& error) {
+    throw_store_gone(info, error);
+  }
+}
+
+}  // namespace fsdp::detail
