@@ -75,9 +75,10 @@ class [[nodiscard]] Work {
 // The ranks of one group, seen from one of them. A cheap handle; copies share the group.
 //
 // Threads: one thread at a time per group. Order: every rank issues the same collectives in the same order
-// with the same sizes; a mismatch is thrown, not waited for. `label` says what is moved, in errors and
-// statistics. Memory: tensors are contiguous and stay unchanged until wait(); dtypes fp32, fp64, bf16, fp16,
-// int64, uint8.
+// with the same sizes; a mismatch is thrown, not waited for.
+// A group moves only inside calls on it: wait for several groups in the same order on all ranks. `label` says
+// what is moved, in errors and statistics. Memory: tensors are contiguous and stay unchanged until wait();
+// dtypes fp32, fp64, bf16, fp16, int64, uint8.
 class Comm {
  public:
   // A group of all ranks of `world`. Collective.

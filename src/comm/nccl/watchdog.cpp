@@ -183,7 +183,7 @@ void Watchdog::report_late(const InFlight& late) {
       std::this_thread::sleep_for(kPeriod);
     if (!info_.store->check({key(r)})) {
       if (culprit < 0) culprit = r;
-      silent += (silent.empty() ? "" : ", ") + std::to_string(r);
+      silent += (silent.empty() ? "" : ", ") + std::to_string(world_rank(info_, r));
       continue;
     }
     const auto bytes = info_.store->get(key(r));
@@ -198,7 +198,7 @@ void Watchdog::report_late(const InFlight& late) {
     return report(CommFault::timeout, -1,
                   "it was not done after " + waited + " though every rank has issued it");
   report(CommFault::timeout, culprit,
-         "it did not do its part within " + waited + " (group ranks not there: " + silent +
+         "it did not do its part within " + waited + " (ranks not there: " + silent +
              "). It may be stopped, stuck or much slower than the others");
 }
 
