@@ -72,12 +72,13 @@ const char* const kOps[] = {"all_gather", "all_gather copied", "reduce_scatter",
                             "all_reduce", "broadcast",         "barrier",        "send and recv"};
 
 void note_failure(Board::Seat& seat, const CommError& error) {
-  seat.failed_at = Clock::now().time_since_epoch().count();
+  const int64_t now = Clock::now().time_since_epoch().count();
   seat.culprit = error.details().culprit;
   seat.fault = static_cast<int>(error.details().fault);
   std::strncpy(seat.op, error.details().op.c_str(), sizeof(seat.op) - 1);
   std::strncpy(seat.label, error.details().label.c_str(), sizeof(seat.label) - 1);
   std::strncpy(seat.text, error.what(), sizeof(seat.text) - 1);
+  seat.failed_at = now;  // last: the test reads the rest once it is set
 }
 
 std::unique_ptr<detail::RankProcesses> start_traffic(const std::shared_ptr<Board>& board,
