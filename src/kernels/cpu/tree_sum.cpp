@@ -11,7 +11,7 @@ namespace fsdp::detail {
 
 SumPath choose_sum_path() {
   const char* asked = std::getenv("FSDP_SIMD");
-  const std::string_view limit = asked != nullptr ? asked : "";
+  [[maybe_unused]] const std::string_view limit = asked != nullptr ? asked : "";
 #if FSDP_SIMD
   if (limit != "scalar" && limit != "avx2" && __builtin_cpu_supports("avx512f") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
