@@ -98,10 +98,10 @@ void run(fsdp::World& world) {
 }
 
 int usage(const char* program) {
-  std::fprintf(
-      stderr,
-      "usage: %s [--ranks N]\n  --ranks N   start N processes of this machine; without it, a launcher has\n",
-      program);
+  std::fprintf(stderr,
+               "usage: %s [--ranks N]\n  --ranks N   start N CPU ranks on this machine; without it, this "
+               "process is one rank of its launcher\n",
+               program);
   return 2;
 }
 
