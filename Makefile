@@ -60,7 +60,7 @@ test-gpu: build ## Run the tests that need a GPU
 
 .PHONY: test-long
 test-long: build ## Run the long tests
-	FSDP_LONG=1 $(CTEST) --test-dir build/$(PRESET) $(RUN_TESTS) -L long
+	FSDP_LONG=1 $(CTEST) --test-dir build/$(PRESET) $(RUN_TESTS) --verbose -L long
 
 .PHONY: test-asan
 test-asan: setup ## Run the tests under the address and undefined behaviour sanitizers
