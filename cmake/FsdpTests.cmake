@@ -8,7 +8,7 @@ function(fsdp_test_support)
   file(GLOB support CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/support/*.cpp")
   add_library(test_support OBJECT ${support})
   target_include_directories(test_support PUBLIC "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
-  target_link_libraries(test_support PUBLIC fsdp::fsdp GTest::gmock GTest::gtest nlohmann_json::nlohmann_json)
+  target_link_libraries(test_support PUBLIC fsdp::fsdp fsdp_models GTest::gmock GTest::gtest nlohmann_json::nlohmann_json)
   fsdp_target_options(test_support)
 endfunction()
 

@@ -1,13 +1,11 @@
 """Collectives: ours against gloo (PyTorch), OpenMPI and memcpy; or our NCCL backend against PyTorch's."""
 
 import itertools
-import json
-import pathlib
 
-from . import programs
+from . import output, programs
+from .output import numbers, rounded
 from .programs import BenchError, say
 
-RESULTS = programs.ROOT / "bench" / "results"
 KI, MI = 1 << 10, 1 << 20
 SIZES = (4 * KI, 64 * KI, MI, 4 * MI, 16 * MI, 64 * MI)
 QUICK_SIZES = (4 * KI, MI, 16 * MI)
@@ -24,19 +22,13 @@ GOALS = {
 }
 
 
-def numbers(text):
-    return [int(number) for number in text.split(",")]
-
-
 def add_options(parser):
     parser.add_argument("--backend", choices=("shm", "nccl"), default="shm")
     parser.add_argument("--ranks", type=numbers, help="group sizes, by default 2,4 (nccl: 1,2,4)")
     parser.add_argument("--min-bytes", type=int, default=SIZES[0])
     parser.add_argument("--max-bytes", type=int, default=SIZES[-1])
     parser.add_argument("--quick", action="store_true", help="one short pass over three sizes")
-    parser.add_argument("--no-peers", action="store_true", help="ours alone; ratios against peers are null")
-    parser.add_argument("--bin", default="build/bin", metavar="DIR", help="where comm_bench is")
-    parser.add_argument("--out", default=RESULTS, type=pathlib.Path, metavar="DIR", help="for the JSON lines")
+    output.add_options(parser, "comm_bench")
 
 
 class Program:
@@ -61,7 +53,7 @@ def program_plan(options, ranks):
     plan = [Program(options.backend, [ours, "--backend", options.backend, "--ranks", ranks])]
     if not options.no_peers:
         backend = "gloo" if options.backend == "shm" else "nccl"
-        torch = [programs.peers_python(), programs.PEERS / "torch_comm.py", "--backend", backend]
+        torch = [programs.peers_python(options.python), programs.PEERS / "torch_comm.py", "--backend", backend]
         plan.append(Program(peer_of(options.backend), torch + ["--ranks", ranks]))
     if options.backend == "shm":
         if not options.no_peers:
@@ -120,10 +112,6 @@ def worst(points, ours, other, ops, ranks_list, sizes):
     return min((ratio for ratio in found if ratio is not None), default=None)
 
 
-def rounded(ratio):
-    return None if ratio is None else round(ratio, 3)
-
-
 def summarize(points, backend, ranks_list, sizes):
     peer = peer_of(backend)
     large = [size for size in sizes if size >= LARGE]
@@ -162,8 +150,7 @@ def table(points, backend, ranks_list, sizes):
                 times = [cell(points.us(impl, op, ranks, size), size) for impl in [backend, *others]]
                 ratios = [ratio_cell(points.speedup(backend, other, op, ranks, size)) for other in others]
                 rows.append([op, size_text(size), str(ranks), *times, *ratios])
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows)
+    return output.aligned(rows)
 
 
 def chosen_sizes(options, ranks_list):
@@ -181,14 +168,7 @@ def run(options):
     ranks_list = options.ranks or ([2, 4] if options.backend == "shm" else [1, 2, 4])
     sizes = chosen_sizes(options, ranks_list)
     plans = {ranks: program_plan(options, ranks) for ranks in ranks_list}
-    options.out.mkdir(parents=True, exist_ok=True)
-    with open(options.out / f"comm-{options.backend}.jsonl", "w") as file:
-
-        def emit(line):
-            text = json.dumps(line, separators=(",", ":"))
-            print(text, flush=True)
-            print(text, file=file, flush=True)
-
+    with output.json_lines(options.out, f"comm-{options.backend}") as emit:
         points = measure(plans, sizes, options.quick, emit)
         print("\n" + table(points, options.backend, ranks_list, sizes) + "\n")
         emit(summarize(points, options.backend, ranks_list, sizes))

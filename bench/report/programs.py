@@ -39,8 +39,12 @@ def has_torch(python):
 
 
 @functools.cache
-def peers_python():
-    """The Python with full PyTorch: that of the peers' environment, else this one, else one made now."""
+def peers_python(chosen=None):
+    """The Python with full PyTorch: the chosen one, or that of the peers' environment, this one, or one made now."""
+    if chosen:
+        if not has_torch(chosen):
+            raise BenchError(f"{chosen} has no PyTorch")
+        return chosen
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     peers = os.environ.get("FSDP_PEERS") or os.path.join(cache, "fsdp", "peers")
     for python in (os.path.join(peers, "venv", "bin", "python"), sys.executable):

@@ -3,5 +3,7 @@
 
 #include <fsdp/comm.h>
 #include <fsdp/error.h>
+#include <fsdp/optim.h>
+#include <fsdp/sharded.h>
 #include <fsdp/version.h>
 #include <fsdp/world.h>

@@ -37,6 +37,13 @@ struct ModuleDecl {
   std::string type;               // "BlockImpl"
   std::vector<ParamDecl> params;  // its own, not those of children
   std::vector<ModuleDecl> children;
+  // The module itself, for policies that ask for a C++ type; never dereferenced here.
+  const void* origin = nullptr;
 };
+
+// The ids of all parameters that are named by a path or lie in the module with that path or below it, each
+// once, in order of definition; "" is the root. A tied parameter counts by any of its names. Throws
+// std::invalid_argument for a path that names nothing, with the names nearest to it.
+std::vector<ParamId> params_under(const ModuleDecl& root, const std::vector<std::string>& paths);
 
 }  // namespace fsdp::detail

@@ -33,7 +33,7 @@ std::string signature(const ModuleDecl& module) {
 // Walks from the leaves up and takes parameters into units as the policy says.
 class UnitMaker {
  public:
-  UnitMaker(const WrapPolicy& policy, const std::vector<ParamId>& ignored)
+  UnitMaker(const UnitPolicy& policy, const std::vector<ParamId>& ignored)
       : policy_(policy), taken_(ignored.begin(), ignored.end()) {}
 
   std::vector<UnitDecl> run(const ModuleDecl& root) {
@@ -83,7 +83,7 @@ class UnitMaker {
     for (const ModuleDecl& child : module.children) collect(child, unit);
   }
 
-  const WrapPolicy& policy_;
+  const UnitPolicy& policy_;
   std::set<ParamId> taken_;
   std::map<ParamId, int64_t> order_;
   std::vector<Found> found_;
@@ -161,29 +161,41 @@ int64_t UnitDecl::bytes() const {
   return n;
 }
 
-WrapPolicy wrap_none() {
+UnitPolicy wrap_none() {
   return [](const ModuleDecl&, int64_t) { return false; };
 }
 
-WrapPolicy wrap_by_size(int64_t min_num_params) {
+UnitPolicy wrap_by_size(int64_t min_num_params) {
   return
       [min_num_params](const ModuleDecl&, int64_t free_elements) { return free_elements >= min_num_params; };
 }
 
-WrapPolicy wrap_by_type(std::vector<std::string> type_names) {
+UnitPolicy wrap_by_type(std::vector<std::string> type_names) {
   return [names = std::set<std::string>(type_names.begin(), type_names.end())](
              const ModuleDecl& module, int64_t) { return names.contains(module.type); };
 }
 
-WrapPolicy wrap_automatic(const ModuleDecl& root) {
+UnitPolicy wrap_automatic(const ModuleDecl& root) {
   return [paths = BlockFinder(root).paths()](const ModuleDecl& module, int64_t) {
     return paths.contains(module.path);
   };
 }
 
-std::vector<UnitDecl> make_units(const ModuleDecl& root, const WrapPolicy& policy,
+std::vector<UnitDecl> make_units(const ModuleDecl& root, const UnitPolicy& policy,
                                  const std::vector<ParamId>& ignored) {
   return UnitMaker(policy, ignored).run(root);
+}
+
+std::vector<ParamDecl> take_small(std::vector<UnitDecl>& units, int64_t below_numel) {
+  std::vector<ParamDecl> small;
+  for (UnitDecl& unit : units) {
+    std::vector<ParamDecl> kept;
+    for (ParamDecl& param : unit.params)
+      (param.numel() < below_numel ? small : kept).push_back(std::move(param));
+    unit.params = std::move(kept);
+  }
+  std::erase_if(units, [](const UnitDecl& unit) { return unit.params.empty(); });
+  return small;
 }
 
 std::vector<UnitDecl> resize_units(std::vector<UnitDecl> units, const UnitSizes& sizes) {

@@ -21,20 +21,24 @@ struct UnitDecl {
 
 // Says for a module, given the elements below it that no unit has taken yet, whether it becomes a unit. Asked
 // from the leaves up. Never asked about the root, which takes what is left.
-using WrapPolicy = std::function<bool(const ModuleDecl& module, int64_t free_elements)>;
+using UnitPolicy = std::function<bool(const ModuleDecl& module, int64_t free_elements)>;
 
-WrapPolicy wrap_none();                           // the whole model is one unit
-WrapPolicy wrap_by_size(int64_t min_num_params);  // a module with at least that many elements left
-WrapPolicy wrap_by_type(std::vector<std::string> type_names);  // modules of these types
+UnitPolicy wrap_none();                           // the whole model is one unit
+UnitPolicy wrap_by_size(int64_t min_num_params);  // a module with at least that many elements left
+UnitPolicy wrap_by_type(std::vector<std::string> type_names);  // modules of these types
 // Repeated blocks: children of one parent that have the same type and the same parameter shapes, if there are
 // at least two and together they hold most of the parent's elements. Large modules beside them (an embedding,
 // a head) become units of their own.
-WrapPolicy wrap_automatic(const ModuleDecl& root);
+UnitPolicy wrap_automatic(const ModuleDecl& root);
 
 // Every parameter lands in exactly one unit, except those `ignored` (by id). Units without parameters are
 // left out.
-std::vector<UnitDecl> make_units(const ModuleDecl& root, const WrapPolicy& policy,
+std::vector<UnitDecl> make_units(const ModuleDecl& root, const UnitPolicy& policy,
                                  const std::vector<ParamId>& ignored = {});
+
+// Removes the parameters with fewer than `below_numel` elements from the units, and units that become empty
+// with them. Returns them in unit order: they are to be replicated, not sharded. 0 takes none.
+[[nodiscard]] std::vector<ParamDecl> take_small(std::vector<UnitDecl>& units, int64_t below_numel);
 
 // Neighbours smaller than `min_bytes` are joined; a unit larger than `max_bytes` is cut between parameters.
 // 0: leave as is.

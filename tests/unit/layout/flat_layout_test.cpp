@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 #include "support/ranks.h"
+#include "unit/layout/random_tree.h"
 
 namespace fsdp::testing {
 namespace {
@@ -13,7 +15,6 @@ using namespace detail;
 
 constexpr ElementType kF32{6, 4};
 constexpr ElementType kBf16{15, 2};
-constexpr ElementType kByte{0, 1};
 
 UnitDecl unit_of(std::vector<std::vector<int64_t>> shapes, ElementType type = kF32) {
   UnitDecl unit{.name = "u", .params = {}};
@@ -67,16 +68,6 @@ TEST(FlatLayout, ParametersWithoutElementsAreKeptAndOwnedByNobody) {
   EXPECT_EQ(empty.regions[0].shard_numel, 0);
 }
 
-UnitDecl random_unit(std::mt19937& random) {
-  UnitDecl unit = unit_of(std::vector<std::vector<int64_t>>(1 + random() % 12));
-  for (ParamDecl& param : unit.params) {
-    for (size_t d = random() % 4; d > 0; --d) param.shape.push_back(static_cast<int64_t>(random() % 40));
-    param.type = std::vector<ElementType>{kF32, kBf16, kByte}[random() % 3];
-    param.trainable = random() % 4 != 0;
-  }
-  return unit;
-}
-
 // Counts, for every element of every region, how many (parameter, rank) pairs own it.
 void check_ownership(const UnitLayout& layout) {
   std::vector<std::vector<int>> owners(layout.regions.size());
@@ -107,14 +98,32 @@ void check_ownership(const UnitLayout& layout) {
     for (const int count : owners[i]) ASSERT_LE(count, 1);
 }
 
+// From the tree to the shards, as a program goes.
 TEST(FlatLayoutProperty, EveryElementIsOwnedExactlyOnce) {
   std::mt19937 random(seed());
   for (int round = repeats(60, 2000); round > 0; --round) {
+    RandomTree tree(random);
+    const ModuleDecl root = tree.grow(4);
+    const auto ignored = params_under(root, random_paths(random, root));
+    const auto below = static_cast<int64_t>(random() % 30);
     const int ranks = 1 + static_cast<int>(random() % 64);
-    const UnitLayout layout =
-        make_layout(random_unit(random), ranks, random() % 2 ? 2 : 0, random() % 4 ? kAlignBytes : 1);
-    check_ownership(layout);
-    if (HasFatalFailure()) return;
+    for (const UnitPolicy& policy : all_policies(random, root)) {
+      std::map<ParamId, int64_t> owned;  // elements, over all units and ranks
+      for (const ParamId id : ignored) owned[id] = 0;
+      auto units = make_units(root, policy, ignored);
+      for (const ParamDecl& param : take_small(units, below)) owned[param.id] = 0;
+      std::map<ParamId, int64_t> expected = owned;
+      for (const ParamDecl& param : tree.params()) expected.try_emplace(param.id, param.numel());
+      for (const UnitDecl& unit : resize_units(units, random_sizes(random))) {
+        const UnitLayout layout =
+            make_layout(unit, ranks, random() % 2 ? 2 : 0, random() % 4 ? kAlignBytes : 1);
+        check_ownership(layout);
+        if (HasFatalFailure()) return;
+        for (const Placement& param : layout.params)
+          for (int rank = 0; rank < ranks; ++rank) owned[param.param.id] += layout.range(param, rank).size;
+      }
+      ASSERT_EQ(owned, expected);
+    }
   }
 }
 

@@ -4,14 +4,18 @@
 
 #include <map>
 #include <random>
+#include <set>
+#include <stdexcept>
 
 #include "support/ranks.h"
+#include "unit/layout/random_tree.h"
 
 namespace fsdp::testing {
 namespace {
 
 using namespace detail;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // Builds trees with ids in order of definition.
 class Tree {
@@ -50,9 +54,11 @@ class Tree {
   ParamId next_ = 0;
 };
 
-std::vector<std::string> names(const std::vector<UnitDecl>& units) {
+// Of units or of parameters.
+template <typename Decl>
+std::vector<std::string> names(const std::vector<Decl>& decls) {
   std::vector<std::string> all;
-  for (const UnitDecl& unit : units) all.push_back(unit.name);
+  for (const Decl& decl : decls) all.push_back(decl.name);
   return all;
 }
 
@@ -110,40 +116,119 @@ TEST(Units, SmallNeighboursAreJoinedAndLargeUnitsCut) {
   for (const UnitDecl& unit : cut) EXPECT_TRUE(unit.bytes() <= 7000 || unit.params.size() == 1) << unit.name;
 }
 
-ModuleDecl random_tree(std::mt19937& random, ParamId& next, int depth, const std::string& path) {
-  ModuleDecl module{.path = path, .type = "T" + std::to_string(random() % 3), .params = {}, .children = {}};
-  for (size_t i = random() % 3; i > 0; --i) {
-    const bool tied = next > 0 && random() % 6 == 0;
-    const ParamId id = tied ? static_cast<ParamId>(random() % static_cast<unsigned>(next)) : next++;
-    module.params.push_back({.id = id,
-                             .name = "p",
-                             .shape = {static_cast<int64_t>(1 + random() % 50)},
-                             .type = {},
-                             .trainable = true});
-  }
-  if (depth == 0) return module;
-  for (size_t i = random() % 4; i > 0; --i)
-    module.children.push_back(
-        random_tree(random, next, depth - 1, path + (path.empty() ? "" : ".") + std::to_string(i)));
-  return module;
+TEST(Units, SmallParametersAreTakenInUnitOrderAndEmptyUnitsGo) {
+  auto units = make_units(Tree().gpt(2), wrap_by_type({"LayerNormImpl", "LinearImpl"}));
+  const auto small = take_small(units, 64);
+  EXPECT_THAT(names(units), ElementsAre("root", "h.0.fc", "h.0.proj", "h.1.fc", "h.1.proj", "head"));
+  EXPECT_THAT(names(small), ElementsAre("h.0.norm.p0", "h.0.norm.p1", "h.0.proj.p1", "h.1.norm.p0",
+                                        "h.1.norm.p1", "h.1.proj.p1", "norm.p0", "norm.p1"));
+  EXPECT_EQ(units[1].params.size(), 2u) << "64 elements are not fewer than 64";
 }
 
-TEST(UnitsProperty, EveryParameterIsInExactlyOneUnit) {
+TEST(Units, BelowZeroElementsNothingIsSmall) {
+  Tree tree;
+  const ModuleDecl root = tree.leaf("", "NetImpl", {{0, 3}, {}});
+  auto units = make_units(root, wrap_none());
+  EXPECT_TRUE(take_small(units, 0).empty());
+  EXPECT_EQ(units[0].params.size(), 2u);
+  EXPECT_THAT(names(take_small(units, 1)), ElementsAre(".p0")) << "without elements";
+  EXPECT_THAT(names(take_small(units, 2)), ElementsAre(".p1")) << "a scalar";
+  EXPECT_TRUE(units.empty());
+}
+
+TEST(Units, PathsNameModulesAndParameters) {
+  const ModuleDecl root = Tree().gpt(2);
+  EXPECT_THAT(params_under(root, {}), IsEmpty());
+  EXPECT_THAT(params_under(root, {"wte"}), ElementsAre(0));
+  EXPECT_THAT(params_under(root, {"h.1.fc.p1"}), ElementsAre(10));
+  EXPECT_THAT(params_under(root, {"head", "h.0", "h.0.fc", "head"}), ElementsAre(1, 2, 3, 4, 5, 6, 15))
+      << "each once, in order of definition";
+  EXPECT_EQ(params_under(root, {""}).size(), 16u) << "the root";
+}
+
+TEST(Units, APathEndsAtAWholeName) {
+  Tree tree;
+  ModuleDecl root{.path = "", .type = "NetImpl", .params = {}, .children = {}};
+  root.children.push_back(tree.leaf("h.1", "LinearImpl", {{2}}));
+  root.children.push_back(tree.leaf("h.10", "LinearImpl", {{2}}));
+  root.children.push_back(tree.leaf("bare", "ReLUImpl", {}));
+  EXPECT_THAT(params_under(root, {"h.1"}), ElementsAre(0));
+  EXPECT_THAT(params_under(root, {"bare"}), IsEmpty()) << "a module without parameters is no mistake";
+}
+
+TEST(Units, ATiedParameterIsReachedByAnyOfItsNames) {
+  ModuleDecl root = Tree().gpt(1);
+  root.children.back().params[0].id = 0;
+  EXPECT_THAT(params_under(root, {"head"}), ElementsAre(0));
+  EXPECT_THAT(params_under(root, {"head.p0"}), ElementsAre(0));
+  EXPECT_THAT(params_under(root, {"wte.p0"}), ElementsAre(0));
+  EXPECT_THAT(params_under(root, {"head", "wte"}), ElementsAre(0));
+}
+
+std::string refusal(const ModuleDecl& root, const std::vector<std::string>& paths) {
+  try {
+    params_under(root, paths);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Units, AMistypedPathIsRefusedWithTheNamesNearIt) {
+  const ModuleDecl root = Tree().gpt(2);
+  EXPECT_EQ(refusal(root, {"wte", "h.0.nrm"}),
+            "no module or parameter 'h.0.nrm'; near names: h.0.norm, h.1.norm, h.0.fc");
+  EXPECT_EQ(refusal(root, {"h.2"}), "no module or parameter 'h.2'; near names: h.0, h.1, h");
+  const ModuleDecl bare{.path = "", .type = "NetImpl", .params = {}, .children = {}};
+  EXPECT_EQ(refusal(bare, {"h"}), "no module or parameter 'h'");
+}
+
+// Slow and plain: a name is reached when it is a path or begins with one and a dot.
+std::set<ParamId> reached(const ModuleDecl& module, const std::string& path) {
+  std::set<ParamId> ids;
+  for (const ParamDecl& param : module.params)
+    if (path.empty() || param.name == path || param.name.starts_with(path + ".")) ids.insert(param.id);
+  for (const ModuleDecl& child : module.children) ids.merge(reached(child, path));
+  return ids;
+}
+
+TEST(UnitsProperty, PathsReachTheNamesThatBeginWithThem) {
   std::mt19937 random(seed());
   for (int round = repeats(200, 5000); round > 0; --round) {
-    ParamId next = 0;
-    const ModuleDecl root = random_tree(random, next, 4, "");
-    const WrapPolicy policies[] = {wrap_none(), wrap_by_size(static_cast<int64_t>(random() % 100)),
-                                   wrap_by_type({"T1"}), wrap_automatic(root)};
-    const UnitSizes sizes{.min_bytes = static_cast<int64_t>(random() % 300),
-                          .max_bytes = random() % 2 ? static_cast<int64_t>(300 + random() % 300) : 0};
-    for (const WrapPolicy& policy : policies) {
+    const ModuleDecl root = RandomTree(random).grow(4);
+    const auto paths = random_paths(random, root);
+    std::set<ParamId> expected;
+    for (const std::string& path : paths) expected.merge(reached(root, path));
+    const auto ids = params_under(root, paths);
+    ASSERT_EQ(std::set<ParamId>(ids.begin(), ids.end()), expected);
+    ASSERT_EQ(ids.size(), expected.size()) << "each once";
+  }
+}
+
+TEST(UnitsProperty, EveryParameterIsInOneUnitOrReplicatedOrIgnored) {
+  std::mt19937 random(seed());
+  for (int round = repeats(200, 5000); round > 0; --round) {
+    RandomTree tree(random);
+    const ModuleDecl root = tree.grow(4);
+    const auto ignored = params_under(root, random_paths(random, root));
+    const auto below = static_cast<int64_t>(random() % 30);
+    const UnitSizes sizes = random_sizes(random);
+    for (const UnitPolicy& policy : all_policies(random, root)) {
       std::map<ParamId, int> seen;
-      for (const UnitDecl& unit : resize_units(make_units(root, policy), sizes)) {
-        ASSERT_FALSE(unit.params.empty());
-        for (const ParamDecl& param : unit.params) ++seen[param.id];
+      for (const ParamId id : ignored) ++seen[id];
+      auto units = make_units(root, policy, ignored);
+      for (const ParamDecl& param : take_small(units, below)) {
+        ASSERT_LT(param.numel(), below);
+        ++seen[param.id];
       }
-      ASSERT_EQ(seen.size(), static_cast<size_t>(next));
+      for (const UnitDecl& unit : resize_units(units, sizes)) {
+        ASSERT_FALSE(unit.params.empty());
+        for (const ParamDecl& param : unit.params) {
+          ASSERT_GE(param.numel(), below);
+          ++seen[param.id];
+        }
+      }
+      ASSERT_EQ(seen.size(), tree.params().size());
       for (const auto& [id, count] : seen) ASSERT_EQ(count, 1) << id;
     }
   }

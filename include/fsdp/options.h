@@ -1,0 +1,78 @@
+// How a model is sharded: which parameters form units, the strategy, the precision.
+#pragma once
+
+#include <fsdp/comm.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+enum class Strategy : uint8_t {
+  full_shard,  // parameters, gradients and optimizer state: 1/W each; gathered for forward and for backward
+  shard_grad_op,  // as full_shard, but parameters stay gathered from forward to backward
+  no_shard,       // everything whole on every rank; gradients are all-reduced
+};
+
+// Element types. What is not set stays as the module has it.
+struct Precision {
+  std::optional<at::ScalarType> param = {};  // of forward and backward; the shard keeps the module's own
+  std::optional<at::ScalarType> reduce =
+      {};  // in which gradients are summed over ranks; default: the shard's
+  std::optional<at::ScalarType> output = {};  // to which forward's floating results are cast
+  bool cast_inputs = true;                    // forward's floating arguments are cast to `param`
+};
+
+Precision fp32();
+// Compute in bf16 over an fp32 shard, reduce in fp32.
+Precision bf16();
+
+// A module as a wrap policy sees it.
+struct ModuleInfo {
+  std::string path;  // "transformer.h.0"
+  std::string type;  // "BlockImpl": the C++ type without namespaces
+  const torch::nn::Module* module = nullptr;
+  int64_t free_elements = 0;  // of parameters below it that no unit has yet
+};
+
+// Says whether a module becomes a unit: gathered, released and reduced as one. Asked from the leaves up; what
+// no module takes belongs to the root. An empty policy stands for the automatic choice: repeated blocks, and
+// large modules beside them.
+using WrapPolicy = std::function<bool(const ModuleInfo&)>;
+
+WrapPolicy whole_model();                                 // one unit
+WrapPolicy by_size(int64_t min_num_params = 1000);        // modules with at least so many elements left
+WrapPolicy by_type_name(std::vector<std::string> types);  // "BlockImpl", "Block" or with namespaces
+template <class... Modules>
+WrapPolicy by_type() {
+  return
+      [](const ModuleInfo& info) { return ((dynamic_cast<const Modules*>(info.module) != nullptr) || ...); };
+}
+
+// What one unit does otherwise than the model.
+struct UnitOptions {
+  std::optional<bool> reshard_after_forward = {};
+  std::optional<Precision> precision = {};
+};
+
+struct ShardOptions {
+  WrapPolicy wrap = {};
+  Strategy strategy = Strategy::full_shard;
+  Precision precision = {};
+  std::function<UnitOptions(const std::string& unit)> unit = {};  // asked once per unit, by name
+  // Paths of modules and parameters that stay as they are: not sharded, not reduced, not in parameters().
+  std::vector<std::string> ignored = {};
+  int64_t replicate_below = 0;  // parameters with fewer elements stay whole; their gradients are all-reduced
+  int64_t min_unit_bytes = 0;   // smaller neighbours are joined
+  int64_t max_unit_bytes = 0;   // larger units are cut between parameters; 0: never
+  ReduceOp gradients = ReduceOp::average;  // over ranks
+  int limit_all_gathers = 2;               // units gathered at once; 0: no limit
+  bool sync_module_states = true;          // parameters and buffers start as rank 0's
+  CommOptions comm = {};
+};
+
+}  // namespace fsdp

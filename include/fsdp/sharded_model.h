@@ -1,0 +1,90 @@
+// What every sharded model offers, whatever its module's type.
+#pragma once
+
+#include <fsdp/insight.h>
+#include <fsdp/options.h>
+#include <torch/ordered_dict.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+namespace detail {
+class Engine;
+}
+
+// While it lives, gradients stay whole on this rank and are not reduced. They are with the first backward
+// after it.
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<detail::Engine> engine);
+  ~NoSync();
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  std::shared_ptr<detail::Engine> engine_;
+};
+
+// While it lives, the module's parameters are whole and in full precision, in memory of their own.
+// Collective.
+class [[nodiscard]] FullParams {
+ public:
+  FullParams(std::shared_ptr<detail::Engine> engine, bool write_back);
+  ~FullParams();
+  FullParams(const FullParams&) = delete;
+  FullParams& operator=(const FullParams&) = delete;
+
+ private:
+  std::shared_ptr<detail::Engine> engine_;
+};
+
+// A handle; copies share the model. Threads: one at a time. Collective: every rank makes the same calls in
+// the same order.
+class ShardedModel {
+ public:
+  explicit ShardedModel(std::shared_ptr<detail::Engine> engine);
+
+  // What optimizers take: per parameter, this rank's slice of it [elements, 1-D, maybe none], the same
+  // tensors every time; after backward, .grad() is the slice of the reduced gradient.
+  std::vector<at::Tensor> parameters() const;
+  torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
+  // This rank's shard of every unit, padding included.
+  std::vector<at::Tensor> flat_parameters() const;
+
+  // Scales gradients so that their norm over all ranks is at most `max_norm`; returns the norm before, a
+  // scalar on the device. norm_type: 2, infinity, or any p > 0. Collective.
+  at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
+  void clip_grad_value_(double clip_value);
+  void zero_grad();
+
+  NoSync no_sync();
+  // write_back: what was written to the parameters goes into the shards at the end; each rank's own part
+  // counts.
+  FullParams full_params(bool write_back = false);
+
+  MemoryStats memory_stats() const;
+  std::vector<OpStats> comm_stats() const;
+  std::vector<UnitCounts> unit_counts() const;
+  TrainingState training_state() const;
+  int64_t num_parameters() const;                               // elements, tied ones once
+  double local_sharding_ratio() const;                          // of them, on this rank
+  ParameterInfo parameter_info(const std::string& name) const;  // throws, with near names, for an unknown one
+  std::string describe() const;                                 // units, sizes, types and shards as a tree
+  // The last error this model met, also where LibTorch carried it to the caller as another type; null: none.
+  std::exception_ptr last_error() const;
+
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool is_training() const;
+
+  const std::shared_ptr<detail::Engine>& engine() const { return engine_; }
+
+ protected:
+  std::shared_ptr<detail::Engine> engine_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,64 @@
+// Gradient clipping over all shards.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+#include "runtime/engine.h"
+#include "runtime/quiet.h"
+
+namespace fsdp {
+namespace detail {
+
+namespace {
+
+// The norm of each gradient, raised so that ranks' values can be added; for infinity as it is.
+at::Tensor local_norm(const Engine& engine, double p, bool sharded) {
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(engine.world.device());
+  at::Tensor total = at::zeros({1}, options);
+  for (const UnitParam* param : engine.params) {
+    const at::Tensor& grad = param->slice.grad();
+    if (!grad.defined() || grad.numel() == 0 || (param->unit->layout.ranks > 1) != sharded) continue;
+    const at::Tensor norm = at::linalg_vector_norm(grad, p, {}, false, at::kDouble);
+    if (std::isinf(p))
+      total = total.maximum(norm);
+    else
+      total.add_(norm.pow(p));
+  }
+  return total;
+}
+
+at::Tensor clip_norm(Engine& engine, double max_norm, double norm_type) {
+  TORCH_CHECK(norm_type > 0, "fsdp: clip_grad_norm_ with norm_type ", norm_type,
+              "; it must be positive or infinity");
+  const Quiet quiet;
+  at::Tensor total = local_norm(engine, norm_type, true);
+  if (engine.comm.size() > 1) {
+    const at::Tensor all = at::empty({engine.comm.size()}, total.options());
+    engine.comm.all_gather(all, total, "clip_grad_norm_").wait();
+    total = std::isinf(norm_type) ? all.max() : all.sum();
+  }
+  const at::Tensor whole = local_norm(engine, norm_type, false);
+  total = std::isinf(norm_type) ? total.maximum(whole) : (total + whole).pow(1.0 / norm_type);
+  total = total.view({}).to(at::kFloat);
+  const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
+  for (const UnitParam* param : engine.params)
+    if (param->slice.grad().defined()) param->slice.grad().mul_(factor);
+  return total;
+}
+
+}  // namespace
+}  // namespace detail
+
+at::Tensor ShardedModel::clip_grad_norm_(double max_norm, double norm_type) {
+  return detail::clip_norm(detail::current(engine_), max_norm, norm_type);
+}
+
+void ShardedModel::clip_grad_value_(double clip_value) {
+  const detail::Quiet quiet;
+  for (auto& slice : parameters())
+    if (slice.grad().defined()) slice.mutable_grad().clamp_(-clip_value, clip_value);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,50 @@
+#include "runtime/checks.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+namespace fsdp::detail {
+
+void check_parameter(const UnitParam& param) {
+  const auto* storage = param.tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  TORCH_CHECK(
+      storage == param.poison.unsafeGetStorageImpl() ||
+          storage == param.region().storage.unsafeGetStorageImpl(),
+      "fsdp: parameter '", param.names.front(),
+      "' has other memory than fully_shard() gave it; a sharded module must not be moved, converted or "
+      "loaded by module->to(), set_data() or assignment. Do so before fully_shard(), or in "
+      "full_params(true).");
+  TORCH_CHECK(param.tensor.requires_grad() == param.requires_grad, "fsdp: requires_grad of parameter '",
+              param.names.front(), "' changed after fully_shard(); freeze and unfreeze before it");
+}
+
+bool batches_are_equal(Comm& comm, c10::Device device, const std::vector<at::Tensor>& arguments) {
+  constexpr int64_t kLooked = 4096;  // elements per tensor
+  uint64_t hash = 1469598103934665603U;
+  for (const at::Tensor& argument : arguments) {
+    if (!argument.defined() || argument.numel() == 0) continue;
+    const at::Tensor part =
+        argument.detach().flatten().narrow(0, 0, std::min(kLooked, argument.numel())).cpu().contiguous();
+    const auto* bytes = static_cast<const unsigned char*>(part.const_data_ptr());
+    for (size_t i = 0; i < part.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211U;
+  }
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  at::Tensor all = at::empty({comm.size()}, options);
+  comm.all_gather(all, at::full({1}, static_cast<int64_t>(hash), options), "first batch").wait();
+  return all.eq(static_cast<int64_t>(hash)).all().item<bool>();
+}
+
+std::string sharded_message(const std::string& name) {
+  return "fsdp: parameter '" + name +
+         "' is sharded: this rank has only a part of it. Whole values are there inside model(...), "
+         "model.run(fn), a backward, and model.full_params(); optimizers, clone() and torch::save() take "
+         "model.parameters() or work inside model.full_params().";
+}
+
+std::string trap_message(const std::string& name) {
+  return "fsdp: the gradient of parameter '" + name +
+         "' is sharded: optimizers and clipping take model.parameters(), not module->parameters().";
+}
+
+}  // namespace fsdp::detail

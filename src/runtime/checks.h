@@ -1,0 +1,21 @@
+// What users do to a sharded module that would go wrong silently.
+#pragma once
+
+#include <fsdp/comm.h>
+
+#include "runtime/unit.h"
+
+namespace fsdp::detail {
+
+// Throws when the module's tensor is no longer the view that sharding made of it.
+void check_parameter(const UnitParam& param);
+
+// Whether all ranks were given the same tensors. Collective.
+bool batches_are_equal(Comm& comm, c10::Device device, const std::vector<at::Tensor>& arguments);
+
+// What a parameter's poison says.
+std::string sharded_message(const std::string& name);
+// What stands in the .grad() of a module's parameter.
+std::string trap_message(const std::string& name);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,303 @@
+#include "runtime/engine.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "runtime/checks.h"
+#include "runtime/observer.h"
+#include "runtime/quiet.h"
+
+namespace fsdp::detail {
+
+namespace {
+
+int graph_task() { return torch::autograd::get_current_graph_task_id(); }
+
+}  // namespace
+
+Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptions& options_)
+    : world(world_),
+      module(module_),
+      options(options_),
+      comm(Comm::create(world_, options_.comm)),
+      executor_(world_.size() > 1 && options_.strategy != Strategy::no_shard ? &comm : nullptr,
+                world_.device(), options_.limit_all_gathers),
+      gradients_(comm, world_.device(), schedule_, units) {
+  install_observer();
+}
+
+Engine::~Engine() {
+  try {
+    executor_.release_all();
+    for (const auto& unit : units)
+      for (const auto& param : unit->params) param->attach(param->poison, param->region().compute);
+  } catch (const std::exception&) {
+    // The group has failed; nothing is read from its memory again.
+  }
+  remove_observer();
+}
+
+Engine& current(const std::shared_ptr<Engine>& engine) {
+  Engine* at = engine.get();
+  while (at->merged_into) at = at->merged_into.get();
+  return *at;
+}
+
+void Engine::start() {
+  for (const auto& unit : units) {
+    unit->engine = this;
+    unit->id = static_cast<UnitId>(&unit - units.data());
+  }
+  for (UnitParam* param : params)
+    if (param->requires_grad) watch(*param);
+  executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
+  note_memory();
+}
+
+// Hooks outlive the model where the module does; then they do nothing.
+void Engine::watch(UnitParam& param) {
+  if (param.accumulator) return;
+  param.accumulator = torch::autograd::impl::grad_accumulator(param.tensor);
+  const std::weak_ptr<Unit> alive = param.unit->shared_from_this();
+  param.tensor.register_hook([alive, p = &param](const at::Tensor&) {
+    if (const auto unit = alive.lock()) unit->engine->before_accumulate(*p);
+  });
+  using torch::autograd::variable_list;
+  param.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      [alive, p = &param](const variable_list& outputs, const variable_list&) {
+        if (const auto unit = alive.lock()) unit->engine->after_accumulate(*p);
+        return outputs;
+      }));
+}
+
+void Engine::enter(const std::vector<at::Tensor>& arguments) {
+  if (depth_++ > 0 || graph_task() != -1) return;
+  try {
+    TORCH_CHECK(state_ != TrainingState::summon_full_params,
+                "fsdp: the model was called inside full_params(); end that scope first");
+    cause_ = nullptr;
+    check_module();
+    if (task_ != -1) {  // a backward that threw
+      task_ = -1;
+      captured_ = 0;
+      gradients_.abandon();
+      schedule_.spoil();
+    }
+    if (std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
+    notice_writes();
+    begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
+    state_ = TrainingState::forward_backward;
+  } catch (...) {
+    --depth_;
+    throw;
+  }
+}
+
+void Engine::leave() {
+  if (--depth_ > 0 || graph_task() != -1) return;
+  const bool failed = std::uncaught_exceptions() > 0;
+  if (failed) schedule_.spoil();
+  if (!failed && mode_ == Mode::train && !aside_) return;
+  aside_ = false;
+  state_ = mode_ == Mode::eval || failed ? TrainingState::idle : state_;
+  executor_.release_all();
+}
+
+void Engine::begin_cycle(Mode mode) {
+  const bool waiting = in_cycle_ && mode_ == Mode::train && !backward_seen_ && schedule_.current() != nullptr;
+  if (mode == Mode::eval && waiting) {
+    schedule_.spoil();
+    aside_ = true;
+    return;
+  }
+  if (mode == Mode::train && waiting && !schedule_.spoilt()) return;
+  end_cycle();
+  const auto planned = plans_.find(mode);
+  schedule_.begin(planned != plans_.end() ? &planned->second : nullptr);
+  mode_ = mode;
+  in_cycle_ = true;
+  backward_seen_ = false;
+}
+
+void Engine::end_cycle() {
+  if (!std::exchange(in_cycle_, false)) return;
+  executor_.release_all();
+  if (!schedule_.worth_planning() || (mode_ == Mode::train && !backward_seen_)) return;
+  adopt_plan(mode_);
+}
+
+void Engine::adopt_plan(Mode mode) {
+  std::vector<UnitNeed> needs;
+  std::vector<int64_t> buffers;
+  for (const auto& unit : units) {
+    needs.push_back({.slot_bytes = unit->arena_bytes(), .keep = unit->keep});
+    buffers.push_back(unit->layout.ranks > 1 ? unit->buffer_bytes() : 0);
+  }
+  const bool first = mode == Mode::train && !plans_.contains(Mode::train);
+  schedule_.leave_plan();
+  plans_[mode] = make_cycle_plan(schedule_.trace(), schedule_.reductions(), needs, buffers,
+                                 {.max_slots = options.limit_all_gathers});
+  int64_t bytes = 0;
+  for (const auto& [key, plan] : plans_) bytes = std::max(bytes, plan.slots.arena_bytes);
+  if (first || bytes > executor_.arena_bytes()) executor_.reserve(bytes);
+  if (comm.size() > 1) gradients_.reserve(plans_[mode].buffer_bytes);
+  note_memory();
+}
+
+bool Engine::may_read() const { return depth_ > 0 || graph_task() != -1; }
+
+void Engine::use(Unit& unit) {
+  if (aside_) return executor_.demand(unit);
+  const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
+  if (phase == Phase::backward) enter_task();
+  const Access access{unit.id, phase};
+  if (schedule_.current() != nullptr && *schedule_.current() == access) {
+    if (unit.state != UnitState::gathered) executor_.demand(unit);
+    return;
+  }
+  const PlannedRun* run = schedule_.advance(access);
+  if (phase == Phase::backward) gradients_.at_boundary();
+  if (run != nullptr && executor_.follow(run->before, units)) return;
+  schedule_.leave_plan();
+  executor_.demand(unit);
+  note_memory();
+}
+
+void Engine::fail(std::exception_ptr error) {
+  if (!cause_) cause_ = error;
+  last_error_ = std::move(error);
+}
+
+// Note [The end of a backward]
+// A callback queued with autograd runs when its graph task ends. Recomputation and gradient penalties run
+// tasks inside the task; they end earlier, and what they leave is still reduced at the end of the outer one.
+void Engine::enter_task() {
+  if (task_ != -1) return;
+  task_ = graph_task();
+  backward_seen_ = true;
+  state_ = TrainingState::forward_backward;
+  notice_writes();
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), task = task_] {
+    if (const auto engine = weak.lock()) engine->end_task(task);
+  });
+}
+
+void Engine::end_task(int task) {
+  if (task != task_) return;
+  task_ = -1;
+  try {
+    gradients_.at_task_end();
+    if (!schedule_.following())
+      executor_.release_all();
+    else if (schedule_.at_end())
+      executor_.follow(schedule_.after(), units);
+    if (depth_ == 0) state_ = TrainingState::idle;
+    TORCH_CHECK(
+        std::exchange(captured_, 0) == 0,
+        "fsdp: torch::autograd::grad over the parameters of a sharded model gives the gradients of this "
+        "rank's batch only; call backward() and read model.parameters()[i].grad()");
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
+  }
+}
+
+void Engine::before_accumulate(UnitParam& param) {
+  enter_task();
+  ++captured_;
+  param.tensor.mutable_grad() = at::Tensor();
+}
+
+void Engine::after_accumulate(UnitParam& param) {
+  --captured_;
+  try {
+    gradients_.arrived(param);
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
+  }
+}
+
+// The first reader after an optimizer's step must find new values, and a backward that began before it must
+// not go on with old ones.
+void Engine::notice_writes() {
+  for (const auto& unit : units) {
+    if (!unit->stale()) continue;
+    if (unit->pins == 0) executor_.release(*unit);
+    unit->note_written();
+  }
+}
+
+void Engine::check_module() const {
+  for (const UnitParam* param : params) check_parameter(*param);
+  const auto type = world.device().type();
+  if (at::autocast::is_autocast_enabled(type)) {
+    TORCH_WARN_ONCE(
+        "fsdp: autocast keeps whole low-precision copies of the weights from forward to backward; "
+        "use ShardOptions::precision instead, for example fsdp::bf16()");
+  }
+}
+
+void Engine::warn_of_equal_batches(const std::vector<at::Tensor>& arguments) {
+  if (comm.size() == 1 || arguments.empty()) return;
+  const Quiet quiet;
+  if (batches_are_equal(comm, world.device(), arguments))
+    TORCH_WARN("fsdp: all ", comm.size(),
+               " ranks were given the same first batch: they will compute the same "
+               "gradients. Give each rank its own data, for example by a sampler made from the World.");
+}
+
+void Engine::set_sync(bool on) { gradients_.sync = on; }
+
+void Engine::absorb(Engine& inner) {
+  inner.executor_.release_all();
+  for (auto& unit : inner.units) units.push_back(std::move(unit));
+  inner.units.clear();
+  inner.params.clear();
+}
+
+void Engine::open_full_params(bool write_back) {
+  TORCH_CHECK(state_ != TrainingState::summon_full_params, "fsdp: full_params() inside full_params()");
+  TORCH_CHECK(depth_ == 0 && task_ == -1, "fsdp: full_params() inside a call of the model or a backward");
+  end_cycle();
+  const Quiet quiet;
+  executor_.release_all();
+  write_back_ = write_back;
+  for (const auto& unit : units) {
+    for (const auto& region : unit->regions) {
+      at::Tensor whole = at::empty({region->layout.total(unit->layout.ranks)}, region->shard.options());
+      if (unit->layout.ranks > 1 && whole.numel() > 0)
+        comm.all_gather(whole, region->shard, unit->name).wait();
+      else
+        whole.copy_(region->shard);
+      whole_.push_back(whole);
+      for (const auto& param : unit->params)
+        if (&param->region() == region.get()) param->attach(whole.storage(), region->master);
+    }
+  }
+  state_ = TrainingState::summon_full_params;
+}
+
+void Engine::close_full_params() {
+  if (state_ != TrainingState::summon_full_params) return;
+  const Quiet quiet;
+  size_t next = 0;
+  for (const auto& unit : units) {
+    for (const auto& region : unit->regions) {
+      const at::Tensor& whole = whole_[next++];
+      const int64_t n = region->shard.numel();
+      if (write_back_) region->shard.copy_(whole.narrow(0, unit->layout.ranks > 1 ? comm.rank() * n : 0, n));
+    }
+    unit->unbind();
+  }
+  whole_.clear();
+  state_ = TrainingState::idle;
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,98 @@
+// A sharded model at run time: what the observer, autograd's hooks and the public handle call.
+#pragma once
+
+#include <fsdp/sharded.h>
+
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "runtime/gradients.h"
+#include "runtime/schedule.h"
+#include "runtime/unit.h"
+
+namespace fsdp::detail {
+
+class Engine : public std::enable_shared_from_this<Engine> {
+ public:
+  Engine(const World& world, torch::nn::Module& module, const ShardOptions& options);
+  ~Engine();
+
+  // --- from the public handle
+  void enter(const std::vector<at::Tensor>& arguments);
+  void leave();
+  std::exception_ptr take_cause() { return std::exchange(cause_, nullptr); }
+  void open_full_params(bool write_back);
+  void close_full_params();
+
+  // --- from the observer
+  // Inside a call of the model, or a backward.
+  bool may_read() const;
+  // An operator is about to read `unit`.
+  void use(Unit& unit);
+  // An operator met `error`; it is kept for the caller.
+  void fail(std::exception_ptr error);
+
+  // --- from autograd's hooks
+  void before_accumulate(UnitParam& param);
+  void after_accumulate(UnitParam& param);
+
+  const World world;
+  torch::nn::Module& module;  // alive as long as the handle that owns both
+  const ShardOptions options;
+  Comm comm;
+  std::vector<std::shared_ptr<Unit>> units;
+  std::vector<UnitParam*> params;       // in order of definition
+  std::shared_ptr<Engine> merged_into;  // another model has taken over the units
+
+  // Called once, when all units are there.
+  void start();
+  // Takes over the units of a model that is part of this one.
+  void absorb(Engine& inner);
+  void set_sync(bool on);
+
+  TrainingState training_state() const { return state_; }
+  std::exception_ptr last_error() const { return last_error_; }
+  MemoryStats memory_stats() const;
+  const Executor& executor() const { return executor_; }
+
+ private:
+  enum class Mode : uint8_t { train, eval };
+  void begin_cycle(Mode mode);
+  void end_cycle();
+  void adopt_plan(Mode mode);
+  void enter_task();
+  void end_task(int task);
+  void check_module() const;
+  void notice_writes();
+  void watch(UnitParam& param);
+  void warn_of_equal_batches(const std::vector<at::Tensor>& arguments);
+  void note_memory();
+
+  Schedule schedule_;
+  Executor executor_;
+  Gradients gradients_;
+  std::map<Mode, CyclePlan> plans_;
+  Mode mode_ = Mode::train;
+  bool in_cycle_ = false;
+  bool backward_seen_ = false;
+  int depth_ = 0;       // calls of the model in progress
+  int task_ = -1;       // the backward in progress
+  bool aside_ = false;  // an evaluation between forward and backward: not part of the cycle
+  bool first_batch_ = true;
+  TrainingState state_ = TrainingState::idle;
+  std::exception_ptr cause_;
+  std::exception_ptr last_error_;
+  std::vector<at::Tensor> whole_;  // inside full_params: every region, in order
+  bool write_back_ = false;
+  int64_t captured_ = 0;  // gradients seen by the hook before AccumulateGrad and not after it
+  int64_t peak_bytes_ = 0;
+};
+
+// The model that has the units now.
+Engine& current(const std::shared_ptr<Engine>& engine);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,197 @@
+#include "runtime/executor.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "plan/arena.h"
+#include "runtime/quiet.h"
+
+namespace fsdp::detail {
+
+Executor::Executor(Comm* comm, c10::Device device, int max_slots)
+    : comm_(comm), device_(device), max_slots_(max_slots) {
+  if (!device.is_cpu())
+    side_ =
+        c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+}
+
+int64_t Executor::first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots) {
+  std::vector<int64_t> passing;
+  int64_t kept = 0;
+  for (const auto& unit : units) {
+    if (unit->keep)
+      kept += unit->arena_bytes();
+    else
+      passing.push_back(unit->arena_bytes());
+  }
+  std::sort(passing.rbegin(), passing.rend());
+  if (max_slots > 0 && passing.size() > static_cast<size_t>(max_slots))
+    passing.resize(static_cast<size_t>(max_slots));
+  for (const int64_t bytes : passing) kept += bytes;
+  return kept;
+}
+
+void Executor::reserve(int64_t bytes) {
+  if (bytes == arena_bytes()) return;
+  FSDP_ASSERT(resident_.empty());
+  const Quiet quiet;
+  arena_ = at::Tensor();
+  if (bytes == 0) return;
+  arena_ = comm_ != nullptr ? comm_->allocate(MemoryUse::gather, bytes, at::kByte)
+                            : at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+}
+
+int64_t Executor::overflow_bytes() const {
+  int64_t bytes = 0;
+  for (const Unit* unit : resident_)
+    if (unit->offset < 0) bytes += unit->slot_bytes();
+  return bytes;
+}
+
+bool Executor::is_free(int64_t offset, int64_t bytes) const {
+  return std::none_of(resident_.begin(), resident_.end(), [&](const Unit* unit) {
+    return unit->offset >= 0 && unit->offset < offset + bytes && offset < unit->offset + unit->slot_bytes();
+  });
+}
+
+bool Executor::follow(const std::vector<Instruction>& instructions,
+                      const std::vector<std::shared_ptr<Unit>>& units) {
+  for (const Instruction& step : instructions) {
+    Unit& unit = *units[static_cast<size_t>(step.unit)];
+    if (unit.in_place()) continue;
+    switch (step.action) {
+      case Action::release:
+        if (unit.pins > 0) return false;
+        release(unit);
+        break;
+      case Action::gather:
+        if (unit.state != UnitState::sharded) break;
+        if (!is_free(step.offset, unit.arena_bytes())) return false;
+        gather(unit, unit.outside ? std::nullopt : std::optional(step.offset));
+        break;
+      case Action::use:
+        if (unit.state == UnitState::sharded) return false;
+        use(unit);
+        break;
+    }
+  }
+  return true;
+}
+
+void Executor::demand(Unit& unit) {
+  if (unit.in_place()) return;
+  if (unit.state == UnitState::sharded)
+    gather(unit, unit.outside ? std::nullopt : make_room(unit.slot_bytes()));
+  if (unit.state == UnitState::gathering) use(unit);
+  const auto place = std::find(resident_.begin(), resident_.end(), &unit);
+  std::rotate(place, place + 1, resident_.end());
+}
+
+Unit* Executor::oldest_idle() const {
+  for (Unit* unit : resident_)
+    if (unit->pins == 0 && !unit->keep && !unit->outside) return unit;
+  return nullptr;
+}
+
+int Executor::gathered_for_now() const {
+  return static_cast<int>(std::count_if(resident_.begin(), resident_.end(),
+                                        [](const Unit* unit) { return !unit->keep && !unit->outside; }));
+}
+
+// An offset in the arena, after releasing what was used longest ago; none: the arena cannot hold it.
+std::optional<int64_t> Executor::make_room(int64_t bytes) {
+  while (max_slots_ > 0 && gathered_for_now() >= max_slots_) {
+    Unit* oldest = oldest_idle();
+    if (oldest == nullptr) break;
+    release(*oldest);
+  }
+  while (true) {
+    std::vector<Range> taken;
+    for (const Unit* unit : resident_)
+      if (unit->offset >= 0) taken.push_back({unit->offset, unit->slot_bytes()});
+    if (const auto hole = find_hole(std::move(taken), bytes, arena_bytes())) return hole;
+    Unit* oldest = oldest_idle();
+    if (oldest == nullptr) break;
+    release(*oldest);
+  }
+  if (!std::exchange(warned_, true))
+    TORCH_WARN("fsdp: an operator needs more units at once than there are slots; ", bytes,
+               " bytes are taken outside the arena. Raise limit_all_gathers, or put these parameters into "
+               "one unit.");
+  return std::nullopt;
+}
+
+void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
+  const Quiet quiet;
+  at::Tensor memory = arena_;
+  if (!offset)
+    memory = unit.layout.ranks > 1
+                 ? comm_->allocate(MemoryUse::gather, unit.slot_bytes(), at::kByte)
+                 : at::empty({unit.slot_bytes()}, at::TensorOptions().dtype(at::kByte).device(device_));
+  carve(unit, memory, offset.value_or(0), &UnitRegion::slot, &UnitRegion::compute);
+  unit.offset = offset.value_or(-1);
+  unit.state = UnitState::gathering;
+  resident_.push_back(&unit);
+  for (const auto& region : unit.regions)
+    if (region->slot.defined()) gather_region(*region, unit);
+  ++unit.gathers;
+}
+
+void Executor::gather_region(UnitRegion& region, const Unit& unit) {
+  if (unit.layout.ranks > 1) {
+    region.gathering = comm_->all_gather(region.slot, region.shard, unit.name);
+    return;
+  }
+  if (!side_) {
+    region.slot.copy_(region.shard);
+    return;
+  }
+  const c10::impl::VirtualGuardImpl device(device_.type());
+  c10::Event before(device_.type());
+  before.record(device.getStream(device_));
+  before.block(*side_);
+  const c10::StreamGuard guard(*side_);
+  region.slot.copy_(region.shard);
+  gathered_.emplace(device_.type());
+  gathered_->record(*side_);
+}
+
+void Executor::use(Unit& unit) {
+  if (unit.state != UnitState::gathering) return;
+  const Quiet quiet;
+  if (unit.layout.ranks > 1)
+    for (const auto& region : unit.regions) std::exchange(region->gathering, Work()).wait();
+  else if (gathered_)
+    gathered_->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  if (unit.stale()) unit.note_written();
+  unit.bind();
+  unit.state = UnitState::gathered;
+}
+
+void Executor::release(Unit& unit) {
+  if (unit.state == UnitState::sharded || unit.in_place()) return;
+  FSDP_ASSERT(unit.pins == 0);
+  const Quiet quiet;
+  for (const auto& region : unit.regions) {
+    if (!region->slot.defined()) continue;
+    std::exchange(region->gathering, Work()).wait();
+    if (unit.layout.ranks > 1) comm_->release(region->slot);
+    region->slot = at::Tensor();
+  }
+  unit.unbind();
+  unit.state = UnitState::sharded;
+  unit.offset = -1;
+  std::erase(resident_, &unit);
+}
+
+void Executor::release_all() {
+  const std::vector<Unit*> all = resident_;
+  for (Unit* unit : all)
+    if (unit->pins == 0) release(*unit);
+}
+
+}  // namespace fsdp::detail

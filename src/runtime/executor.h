@@ -1,0 +1,56 @@
+// The only part that moves parameters: gathers units into slots and releases them.
+#pragma once
+
+#include <fsdp/comm.h>
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <optional>
+#include <vector>
+
+#include "plan/plan.h"
+#include "runtime/unit.h"
+
+namespace fsdp::detail {
+
+class Executor {
+ public:
+  Executor(Comm* comm, c10::Device device, int max_slots);
+
+  // The memory slots come from; what is in it must be released. Collective where several ranks share it.
+  void reserve(int64_t bytes);
+  int64_t arena_bytes() const { return arena_.defined() ? arena_.numel() : 0; }
+  int64_t overflow_bytes() const;
+  // The slots a model needs before its plan is known.
+  static int64_t first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots);
+
+  // Does what is planned before a run. False, with nothing lost, when memory is not as the plan thought.
+  bool follow(const std::vector<Instruction>& instructions, const std::vector<std::shared_ptr<Unit>>& units);
+  // Makes `unit` readable now, in whatever memory there is.
+  void demand(Unit& unit);
+  void release(Unit& unit);
+  void release_all();
+
+  const std::vector<Unit*>& resident() const { return resident_; }
+
+ private:
+  void gather(Unit& unit, std::optional<int64_t> offset);
+  void gather_region(UnitRegion& region, const Unit& unit);
+  void use(Unit& unit);
+  bool is_free(int64_t offset, int64_t bytes) const;
+  Unit* oldest_idle() const;
+  std::optional<int64_t> make_room(int64_t bytes);
+  int gathered_for_now() const;
+
+  Comm* comm_;
+  c10::Device device_;
+  int max_slots_;
+  at::Tensor arena_;                 // [bytes]
+  std::vector<Unit*> resident_;      // gathering or gathered, least recently demanded first
+  std::optional<c10::Stream> side_;  // local gathers run beside the user's kernels
+  std::optional<c10::Event> gathered_;
+  bool warned_ = false;
+};
+
+}  // namespace fsdp::detail

@@ -1,0 +1,316 @@
+#include "runtime/gradients.h"
+
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "runtime/quiet.h"
+
+namespace fsdp::detail {
+
+Gradients::Gradients(Comm& comm, c10::Device device, Schedule& schedule, const Units& units)
+    : comm_(comm), device_(device), schedule_(schedule), units_(units) {}
+
+void Gradients::reserve(int64_t bytes) {
+  if (bytes <= (arena_.defined() ? arena_.numel() : 0)) return;
+  const Quiet quiet;
+  arena_ = at::Tensor();
+  arena_ = comm_.allocate(MemoryUse::reduce, bytes, at::kByte);
+}
+
+int64_t Gradients::buffer_bytes() const { return arena_.defined() ? arena_.numel() : 0; }
+
+void Gradients::arrived(UnitParam& param) {
+  const Quiet quiet;
+  Unit& unit = *param.unit;
+  at::Tensor gradient = std::exchange(param.tensor.mutable_grad(), param.trap);
+  if (!gradient.defined()) return;
+  gradient = gradient.detach();
+  if (gradient.is_sparse()) gradient = gradient.to_dense();
+  if (comm_.size() == 1) return take_local(param, gradient);
+
+  if (!unit.open) open(unit);
+  const at::Tensor place = param.view_of(param.region().buffer);
+  if (std::exchange(param.fired, true))
+    place.add_(gradient);
+  else
+    place.copy_(gradient);
+}
+
+// Alone, a gradient stays where autograd put it unless it needs another type or order.
+void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
+  UnitRegion& region = param.region();
+  const bool fits =
+      gradient.scalar_type() == region.master && gradient.strides() == at::IntArrayRef(param.strides);
+  at::Tensor flat;
+  if (fits) {
+    flat = gradient.as_strided({gradient.numel()}, {1}, gradient.storage_offset()).detach();
+  } else {
+    flat = at::empty({param.place.numel}, region.shard.options());
+    flat.as_strided(param.place.param.shape, param.strides).copy_(gradient);
+  }
+  at::Tensor& total = param.slice.mutable_grad();
+  if (total.defined())
+    total.add_(flat);
+  else
+    total = flat;
+}
+
+// Planned: memory at the planned place. Otherwise, and while gradients are kept back, memory of its own.
+void Gradients::open(Unit& unit) {
+  const Reduction* planned = sync ? schedule_.opening(unit.id) : nullptr;
+  if (planned != nullptr && unit.layout.ranks > 1) {
+    carve(unit, arena_, planned->offset, &UnitRegion::buffer, &UnitRegion::reduce);
+    for (const auto& region : unit.regions)
+      if (region->buffer.defined()) comm_.claim(region->buffer);
+    clear_padding(unit);
+  }
+  for (const auto& region : unit.regions)
+    if (region->layout.trainable && !region->buffer.defined()) region->buffer = own_buffer(unit, *region);
+  unit.open = true;
+  unit.opened = schedule_.boundary();
+  if (sync && schedule_.following() && planned == nullptr) surprised_ = true;
+}
+
+// A whole gradient that needs no cast is summed where it stays.
+at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
+  if (unit.layout.ranks == 1 && region.reduce == region.master && !has_gradient(unit, region)) {
+    make_gradient(region);
+    return region.gradient;
+  }
+  return at::zeros({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
+}
+
+void Gradients::make_gradient(UnitRegion& region) {
+  if (region.gradient.defined()) return;
+  region.gradient = at::zeros_like(region.shard);
+  region.gradient_tag = mark(region.gradient, TagKind::gradient, &region);
+  for (const auto& param : region.unit->params) {
+    if (&param->region() != &region) continue;
+    const ShardRange range =
+        region.unit->layout.range(param->place, region.unit->layout.ranks > 1 ? comm_.rank() : 0);
+    param->gradient_slice = region.gradient.narrow(0, range.in_shard, range.size).detach();
+  }
+}
+
+bool Gradients::has_gradient(const Unit& unit, const UnitRegion& region) {
+  return std::any_of(unit.params.begin(), unit.params.end(), [&](const auto& param) {
+    return &param->region() == &region && param->slice.grad().defined();
+  });
+}
+
+void Gradients::clear_padding(Unit& unit) {
+  std::vector<at::Tensor> gaps;
+  for (const auto& region : unit.regions) {
+    if (!region->buffer.defined()) continue;
+    int64_t end = 0;
+    const auto gap_before = [&](int64_t start) {
+      if (start > end) gaps.push_back(region->buffer.narrow(0, end, start - end));
+    };
+    for (const auto& param : unit.params) {
+      if (&param->region() != region.get()) continue;
+      gap_before(param->place.offset);
+      end = param->place.offset + param->place.numel;
+    }
+    gap_before(region->buffer.numel());
+  }
+  if (!gaps.empty()) at::_foreach_zero_(gaps);
+}
+
+void Gradients::at_boundary() {
+  if (comm_.size() == 1 || !sync) return;
+  const Quiet quiet;
+  finish_before(schedule_.boundary());
+  if (schedule_.following())
+    reduce_planned(false);
+  else
+    reduce_complete();
+}
+
+void Gradients::at_task_end() {
+  if (comm_.size() == 1 || !sync) return;
+  const Quiet quiet;
+  if (schedule_.following()) {
+    reduce_planned(true);
+    if (anyone_surprised()) {
+      schedule_.leave_plan();
+      reduce_rest();
+    }
+  } else {
+    reduce_rest();
+  }
+  finish_before(schedule_.boundary() + 1);
+}
+
+// Asking costs a small exchange. On a GPU it would make the host wait in every step: there, a rank that takes
+// another way than planned is told so instead.
+bool Gradients::anyone_surprised() {
+  std::string late;
+  for (const auto& unit : units_)
+    if (unit->open) late = unit->name;
+  const bool surprised = std::exchange(surprised_, false) || !late.empty();
+  if (device_.is_cpu()) return sum_over_ranks({surprised ? 1 : 0}, "surprises")[0] > 0;
+  TORCH_CHECK(!surprised, "fsdp: rank ", comm_.rank(),
+              " has gradients for other parameters than in the steps before",
+              late.empty() ? "" : " (unit '" + late + "')",
+              "; on GPUs every rank must use the same parameters in every step, or change all at once");
+  return false;
+}
+
+void Gradients::reduce_planned(bool task_end) {
+  for (const Reduction* one : schedule_.due(task_end)) {
+    Unit& unit = *units_[static_cast<size_t>(one->unit)];
+    if (!unit.open) open(unit);
+    for (size_t i = 0; i < unit.params.size(); ++i)
+      if (unit.params[i]->fired && !one->used[i]) surprised_ = true;
+    reduce(unit, one->used, task_end);
+  }
+}
+
+// Units whose gradients are complete on every rank.
+void Gradients::reduce_complete() {
+  std::vector<int64_t> states;
+  for (const auto& unit : units_) {
+    states.push_back(unit->open ? 1 : 0);
+    states.push_back(unit->open && unit->complete() ? 1 : 0);
+  }
+  states = sum_over_ranks(states, "complete units");
+  for (size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = *units_[i];
+    if (states[2 * i] > 0 && !unit.open) open(unit);
+    if (states[2 * i + 1] == comm_.size()) {
+      std::vector<bool> used;
+      for (const auto& param : unit.params) used.push_back(param->requires_grad);
+      reduce(unit, std::move(used), false);
+    }
+  }
+}
+
+// Whatever some rank has gradients for.
+void Gradients::reduce_rest() {
+  std::vector<int64_t> fired;
+  for (const auto& unit : units_)
+    for (const auto& param : unit->params) fired.push_back(param->fired ? 1 : 0);
+  fired = sum_over_ranks(fired, "unused parameters");
+  size_t next = 0;
+  for (const auto& unit : units_) {
+    std::vector<bool> used;
+    for (size_t i = 0; i < unit->params.size(); ++i) used.push_back(fired[next++] > 0);
+    if (std::find(used.begin(), used.end(), true) == used.end()) continue;
+    if (!unit->open) open(*unit);
+    reduce(*unit, std::move(used), true);
+  }
+}
+
+void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
+  for (const auto& param : unit.params)
+    if (param->requires_grad && !param->fired) param->view_of(param->region().buffer).zero_();
+  if (!schedule_.following())
+    schedule_.record({.unit = unit.id,
+                      .opened = std::min(unit.opened, schedule_.boundary()),
+                      .at = schedule_.boundary(),
+                      .task_end = task_end,
+                      .used = used});
+  for (const auto& region : unit.regions)
+    if (region->layout.trainable) reduce_region(unit, *region, used);
+  for (const auto& param : unit.params) param->fired = false;
+  unit.open = false;
+  ++unit.reduces;
+}
+
+void Gradients::reduce_region(Unit& unit, UnitRegion& region, const std::vector<bool>& used) {
+  finish_region(region);
+  const ReduceOp op = unit.average ? ReduceOp::average : ReduceOp::sum;
+  const bool adds = has_gradient(unit, region);
+  make_gradient(region);
+  Pending pending{.region = &region,
+                  .buffer = std::exchange(region.buffer, at::Tensor()),
+                  .result = {},
+                  .work = {},
+                  .used = used,
+                  .adds = adds,
+                  .issued = schedule_.boundary()};
+  if (unit.layout.ranks == 1) {
+    if (!pending.buffer.is_same(region.gradient)) pending.result = pending.buffer;
+    if (pending.buffer.numel() > 0) pending.work = comm_.all_reduce(pending.buffer, op, unit.name);
+  } else {
+    if (adds || region.reduce != region.master)
+      pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
+    if (pending.buffer.numel() > 0)
+      pending.work = comm_.reduce_scatter(pending.result.defined() ? pending.result : region.gradient,
+                                          pending.buffer, op, 1.0, unit.name);
+  }
+  pending_.push_back(std::move(pending));
+}
+
+void Gradients::finish_region(const UnitRegion& region) {
+  const bool waiting = std::any_of(pending_.begin(), pending_.end(),
+                                   [&](const Pending& pending) { return pending.region == &region; });
+  if (waiting) finish_before(schedule_.boundary() + 1);
+}
+
+void Gradients::finish_before(int32_t boundary) {
+  while (!pending_.empty() && pending_.front().issued < boundary) {
+    finish(pending_.front());
+    pending_.pop_front();
+  }
+}
+
+void Gradients::finish(Pending& pending) {
+  pending.work.wait();
+  UnitRegion& region = *pending.region;
+  const auto& params = region.unit->params;
+  if (pending.adds) prepare_to_add(region);
+  if (pending.result.defined()) {
+    if (pending.adds)
+      region.gradient.add_(pending.result);
+    else
+      region.gradient.copy_(pending.result);
+  }
+  for (size_t i = 0; i < params.size(); ++i) {
+    UnitParam& param = *params[i];
+    if (&param.region() == &region && (pending.used[i] || param.slice.grad().defined()))
+      param.slice.mutable_grad() = param.gradient_slice;
+  }
+}
+
+// The gradient shard holds what the slices' gradients say: zero where there is none.
+void Gradients::prepare_to_add(UnitRegion& region) {
+  for (const auto& param : region.unit->params) {
+    if (&param->region() != &region) continue;
+    const at::Tensor& current = param->slice.grad();
+    if (!current.defined())
+      param->gradient_slice.zero_();
+    else if (current.data_ptr() != param->gradient_slice.data_ptr())
+      param->gradient_slice.copy_(current);
+  }
+}
+
+void Gradients::abandon() {
+  for (const auto& unit : units_) {
+    unit->open = false;
+    for (const auto& region : unit->regions) region->buffer = at::Tensor();
+    for (const auto& param : unit->params) param->fired = false;
+  }
+  surprised_ = false;
+  const Quiet quiet;
+  finish_before(schedule_.boundary() + 1);
+}
+
+std::vector<int64_t> Gradients::sum_over_ranks(const std::vector<int64_t>& values, const char* label) {
+  at::Tensor exchanged =
+      at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
+          .to(device_, /*non_blocking=*/false, /*copy=*/true);
+  comm_.all_reduce(exchanged, ReduceOp::sum, label).wait();
+  exchanged = exchanged.cpu();
+  const auto* data = exchanged.const_data_ptr<int64_t>();
+  return {data, data + exchanged.numel()};
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,76 @@
+// Takes gradients from autograd, brings them into flat buffers, reduces them over ranks into gradient shards.
+#pragma once
+
+#include <fsdp/comm.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/schedule.h"
+#include "runtime/unit.h"
+
+namespace fsdp::detail {
+
+class Gradients {
+ public:
+  using Units = std::vector<std::shared_ptr<Unit>>;
+
+  Gradients(Comm& comm, c10::Device device, Schedule& schedule, const Units& units);
+
+  // Memory for gradients on their way, as planned. Collective.
+  void reserve(int64_t bytes);
+  int64_t buffer_bytes() const;
+
+  // A parameter's gradient is complete in tensor.grad().
+  void arrived(UnitParam& param);
+  // The model goes on to another unit.
+  void at_boundary();
+  // A backward ends: everything that arrived is reduced and in the gradient shards.
+  void at_task_end();
+  // A backward failed: what arrived is dropped.
+  void abandon();
+
+  bool sync = true;  // false: gradients stay on this rank
+
+ private:
+  // A reduce in flight.
+  struct Pending {
+    UnitRegion* region;
+    at::Tensor buffer;  // read by others until it is claimed
+    at::Tensor result;  // what is added or cast into the gradient shard; undefined: it is there already
+    Work work;
+    std::vector<bool> used;
+    bool adds;       // to what the gradient shard holds
+    int32_t issued;  // boundaries passed then
+  };
+
+  void take_local(UnitParam& param, const at::Tensor& gradient);
+  void open(Unit& unit);
+  void clear_padding(Unit& unit);
+  void reduce(Unit& unit, std::vector<bool> used, bool task_end);
+  void reduce_region(Unit& unit, UnitRegion& region, const std::vector<bool>& used);
+  void reduce_planned(bool task_end);
+  void reduce_complete();
+  void reduce_rest();
+  bool anyone_surprised();
+  static bool has_gradient(const Unit& unit, const UnitRegion& region);
+  at::Tensor own_buffer(const Unit& unit, UnitRegion& region);
+  void make_gradient(UnitRegion& region);
+  static void prepare_to_add(UnitRegion& region);
+  void finish(Pending& pending);
+  void finish_region(const UnitRegion& region);
+  void finish_before(int32_t boundary);
+  std::vector<int64_t> sum_over_ranks(const std::vector<int64_t>& values, const char* label);
+
+  Comm& comm_;
+  c10::Device device_;
+  Schedule& schedule_;
+  const Units& units_;
+  at::Tensor arena_;  // [bytes] gradient buffers at planned offsets
+  std::deque<Pending> pending_;
+  bool surprised_ = false;  // a gradient came that the plan did not expect
+};
+
+}  // namespace fsdp::detail

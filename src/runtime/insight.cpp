@@ -1,0 +1,182 @@
+// What a sharded model tells about itself.
+#include <fsdp/insight.h>
+
+#include <iomanip>
+#include <sstream>
+
+#include "layout/near_names.h"
+#include "runtime/engine.h"
+
+namespace fsdp {
+
+using detail::current;
+
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+std::string bytes_text(int64_t bytes) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(1);
+  if (bytes >= int64_t{1} << 30)
+    out << static_cast<double>(bytes) / (1 << 30) << " GiB";
+  else if (bytes >= int64_t{1} << 20)
+    out << static_cast<double>(bytes) / (1 << 20) << " MiB";
+  else
+    out << static_cast<double>(bytes) / 1024 << " KiB";
+  return out.str();
+}
+
+const detail::UnitParam& find_param(const detail::Engine& engine, const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto* param : engine.params)
+    for (const std::string& one : param->names) {
+      if (one == name) return *param;
+      known.push_back(one);
+    }
+  std::string near;
+  for (const std::string& one : detail::near_names(name, known)) near += (near.empty() ? "" : ", ") + one;
+  TORCH_CHECK(false, "fsdp: no parameter '", name, "'; near names: ", near);
+}
+
+int64_t elements(const detail::Unit& unit) {
+  int64_t n = 0;
+  for (const auto& param : unit.params) n += param->place.numel;
+  return n;
+}
+
+void describe_unit(std::ostream& out, const detail::Unit& unit, int rank) {
+  out << "  " << unit.name << ": " << elements(unit) << " elements";
+  for (const auto& region : unit.regions)
+    out << ", " << (region->layout.trainable ? "" : "frozen ") << region->master << " shard of "
+        << region->layout.shard_numel
+        << (region->compute != region->master ? std::string(" gathered as ") + c10::toString(region->compute)
+                                              : "");
+  out << (unit.layout.ranks == 1 ? ", whole on every rank" : "")
+      << (unit.keep && unit.layout.ranks > 1 ? ", kept from forward to backward" : "") << "\n";
+  for (const auto& param : unit.params) {
+    const detail::ShardRange own = unit.layout.range(param->place, unit.layout.ranks > 1 ? rank : 0);
+    out << "    " << param->names.front() << " " << shape_text(param->place.param.shape);
+    for (size_t i = 1; i < param->names.size(); ++i) out << " = " << param->names[i];
+    if (own.size == 0)
+      out << " (none here)\n";
+    else
+      out << " [" << own.start << ", " << own.start + own.size << ")\n";
+  }
+}
+
+}  // namespace
+
+const char* to_string(TrainingState state) {
+  switch (state) {
+    case TrainingState::idle:
+      return "idle";
+    case TrainingState::forward_backward:
+      return "forward_backward";
+    case TrainingState::summon_full_params:
+      return "summon_full_params";
+  }
+  return "";
+}
+
+const char* to_string(UnitState state) {
+  switch (state) {
+    case UnitState::sharded:
+      return "sharded";
+    case UnitState::gathering:
+      return "gathering";
+    case UnitState::gathered:
+      return "gathered";
+    case UnitState::reducing:
+      return "reducing";
+  }
+  return "";
+}
+
+namespace detail {
+
+MemoryStats Engine::memory_stats() const {
+  MemoryStats stats;
+  int64_t whole = 0;
+  for (const auto& unit : units) {
+    stats.all_gathers += unit->gathers;
+    stats.reduce_scatters += unit->reduces;
+    for (const auto& region : unit->regions) {
+      const auto shard = static_cast<int64_t>(region->shard.nbytes());
+      stats.parameter_bytes += shard;
+      if (region->gradient.defined()) stats.gradient_bytes += shard;
+      whole += shard * unit->layout.ranks * (region->layout.trainable ? 2 : 1);
+    }
+  }
+  stats.arena_bytes = executor_.arena_bytes();
+  stats.buffer_bytes = gradients_.buffer_bytes();
+  stats.overflow_bytes = executor_.overflow_bytes();
+  stats.current_bytes = stats.parameter_bytes + stats.gradient_bytes + stats.arena_bytes +
+                        stats.buffer_bytes + stats.overflow_bytes;
+  stats.peak_bytes = std::max(peak_bytes_, stats.current_bytes);
+  stats.saved_bytes = whole - stats.current_bytes;
+  return stats;
+}
+
+void Engine::note_memory() { peak_bytes_ = memory_stats().peak_bytes; }
+
+}  // namespace detail
+
+std::vector<UnitCounts> ShardedModel::unit_counts() const {
+  std::vector<UnitCounts> counts;
+  for (const auto& unit : current(engine_).units)
+    counts.push_back({unit->name, unit->gathers, unit->reduces});
+  return counts;
+}
+
+int64_t ShardedModel::num_parameters() const {
+  int64_t n = 0;
+  for (const auto& unit : current(engine_).units) n += elements(*unit);
+  return n;
+}
+
+double ShardedModel::local_sharding_ratio() const {
+  int64_t local = 0;
+  for (const auto* param : current(engine_).params) local += param->slice.numel();
+  return static_cast<double>(local) / static_cast<double>(std::max<int64_t>(1, num_parameters()));
+}
+
+ParameterInfo ShardedModel::parameter_info(const std::string& name) const {
+  const detail::Engine& engine = current(engine_);
+  const detail::UnitParam& param = find_param(engine, name);
+  const detail::Unit& unit = *param.unit;
+  ParameterInfo info{.name = param.names.front(),
+                     .unit = unit.name,
+                     .shape = param.place.param.shape,
+                     .state = unit.open ? UnitState::reducing : unit.state,
+                     .shards = {}};
+  if (unit.layout.ranks == 1) {
+    info.shards.push_back(
+        {.rank = engine.world.rank(), .start = 0, .size = param.place.numel, .is_local = true});
+    return info;
+  }
+  for (const detail::ShardRange& range : unit.layout.ranges(param.place))
+    info.shards.push_back({.rank = range.rank,
+                           .start = range.start,
+                           .size = range.size,
+                           .is_local = range.rank == engine.world.rank()});
+  return info;
+}
+
+std::string ShardedModel::describe() const {
+  const detail::Engine& engine = current(engine_);
+  std::ostringstream out;
+  out << engine.module.name() << ": " << num_parameters() << " parameters in " << engine.units.size()
+      << " units over " << engine.world.size() << " ranks; rank " << engine.world.rank() << " holds "
+      << std::fixed << std::setprecision(1) << 100.0 * local_sharding_ratio() << "%, shards "
+      << bytes_text(memory_stats().parameter_bytes) << ", slots " << bytes_text(memory_stats().arena_bytes)
+      << "\n";
+  for (const auto& unit : engine.units) describe_unit(out, *unit, engine.world.rank());
+  return out.str();
+}
+
+}  // namespace fsdp

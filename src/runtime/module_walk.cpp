@@ -1,0 +1,78 @@
+#include "runtime/module_walk.h"
+
+#include <c10/util/Exception.h>
+
+#include <map>
+
+#include "runtime/tag.h"
+
+namespace fsdp::detail {
+
+namespace {
+
+std::string joined(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
+
+class Walk {
+ public:
+  ModuleDecl module(torch::nn::Module& from, const std::string& path) {
+    ModuleDecl decl{.path = path, .type = short_type(from), .params = {}, .children = {}, .origin = &from};
+    for (const auto& item : from.named_parameters(/*recurse=*/false)) {
+      const std::string name = joined(path, item.key());
+      decl.params.push_back(declare(item.value(), name));
+    }
+    for (const auto& child : from.named_children())
+      decl.children.push_back(module(*child.value(), joined(path, child.key())));
+    return decl;
+  }
+
+  std::vector<FoundParam> found;
+
+ private:
+  ParamDecl declare(const at::Tensor& tensor, const std::string& name) {
+    const auto [place, fresh] =
+        ids_.try_emplace(tensor.unsafeGetTensorImpl(), static_cast<ParamId>(found.size()));
+    if (fresh) found.push_back({tensor, {}});
+    found[static_cast<size_t>(place->second)].names.push_back(name);
+    return {.id = place->second,
+            .name = name,
+            .shape = tensor.sizes().vec(),
+            .type = {.code = static_cast<int16_t>(tensor.scalar_type()),
+                     .bytes = static_cast<int16_t>(tensor.element_size())},
+            .trainable = tensor.requires_grad()};
+  }
+
+  std::map<const c10::TensorImpl*, ParamId> ids_;
+};
+
+}  // namespace
+
+WalkedModule walk_module(torch::nn::Module& module) {
+  Walk walk;
+  ModuleDecl root = walk.module(module, "");
+  return {std::move(root), std::move(walk.found)};
+}
+
+std::string short_type(const torch::nn::Module& module) {
+  const std::string name = module.name();
+  const size_t templates = name.find('<');
+  const size_t colon = name.rfind("::", templates);
+  return colon == std::string::npos ? name : name.substr(colon + 2);
+}
+
+void check_unshared(const WalkedModule& walked) {
+  std::map<const c10::StorageImpl*, size_t> owners;
+  for (const auto& param : walked.params) ++owners[param.tensor.storage().unsafeGetStorageImpl()];
+  for (const auto& param : walked.params) {
+    if (tag_of(param.tensor) != nullptr) continue;
+    const auto uses = static_cast<size_t>(param.tensor.storage().use_count());
+    TORCH_CHECK(
+        uses <= owners[param.tensor.storage().unsafeGetStorageImpl()], "fsdp: parameter '",
+        param.names.front(),
+        "' shares its memory with a tensor that is no parameter of the module (a cached view, a detached "
+        "copy, an optimizer's buffer?); that tensor would see old values. Drop it before fully_shard().");
+  }
+}
+
+}  // namespace fsdp::detail

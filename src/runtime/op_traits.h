@@ -1,0 +1,23 @@
+// What an operator does with its arguments, as its schema says.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <cstdint>
+
+namespace fsdp::detail {
+
+struct OpTraits {
+  bool view = false;      // returns views of its inputs, reads no data
+  bool metadata = false;  // changes what a tensor is, not its data: detach_, t_, requires_grad_
+  bool norm = false;      // a norm over all elements
+  bool joins = false;     // cat, dot: looks at whole vectors
+  uint64_t writes = 0;    // bit i: argument i is written to
+
+  bool writes_argument(size_t i) const { return i < 64 && ((writes >> i) & 1) != 0; }
+};
+
+// Looked up once per operator and thread.
+const OpTraits& traits_of(const at::RecordFunction& fn);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,78 @@
+// Which step of the plan a model has reached, and what to plan from when it went another way.
+//
+// Note [Cycles]
+// A cycle is what repeats: all forwards up to and with the backwards that follow, or one forward without
+// gradients. The first cycle is recorded and units are gathered on demand; from it comes the plan of the next
+// ones. Gradients are reduced at boundaries, the moments when the model goes on to another unit, or at the
+// end of a backward: what happens there depends on the sequence of accesses alone, which is the same on all
+// ranks, never on when a gradient arrived. A cycle that leaves its plan goes on on demand and is planned
+// anew.
+#pragma once
+
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace fsdp::detail {
+
+// A unit's gradients, from the first that arrives to their reduction.
+struct Reduction {
+  UnitId unit = 0;
+  int32_t opened = 0;           // boundaries passed when the first gradient of any rank arrived
+  int32_t at = 0;               // boundaries passed when it was reduced
+  bool task_end = false;        // reduced at the end of a backward, not at a boundary
+  std::vector<bool> used = {};  // which parameters some rank used
+  int64_t offset = 0;           // of its buffer in the gradient arena
+};
+
+struct CyclePlan {
+  Plan slots;
+  std::vector<Reduction> reductions;
+  int64_t buffer_bytes = 0;
+};
+
+// `buffer_bytes`: per unit. A buffer lives until the boundary after its reduction.
+CyclePlan make_cycle_plan(const std::vector<Access>& trace, std::vector<Reduction> reductions,
+                          const std::vector<UnitNeed>& units, const std::vector<int64_t>& buffer_bytes,
+                          const PlanOptions& options);
+
+class Schedule {
+ public:
+  // Starts a cycle by `plan`; null: on demand.
+  void begin(const CyclePlan* plan);
+
+  // The model goes on to `access`. Returns what is planned for it, or null on demand.
+  const PlannedRun* advance(Access access);
+  // Goes on on demand.
+  void leave_plan() { leave_plan(boundary()); }
+  // What was recorded is no cycle to repeat.
+  void spoil() { spoilt_ = true, plan_ = nullptr; }
+
+  bool spoilt() const { return spoilt_; }
+  bool following() const { return plan_ != nullptr; }
+  bool at_end() const { return plan_ != nullptr && trace_.size() == plan_->slots.runs.size(); }
+  int32_t boundary() const { return static_cast<int32_t>(trace_.size()); }
+  const Access* current() const { return trace_.empty() ? nullptr : &trace_.back(); }
+  const std::vector<Instruction>& after() const { return plan_->slots.after; }
+
+  // Following: the planned reductions of this moment, and the one whose buffer a unit opens now or null.
+  std::vector<const Reduction*> due(bool task_end) const;
+  const Reduction* opening(UnitId unit) const;
+  void record(Reduction reduction) { reductions_.push_back(std::move(reduction)); }
+
+  // Whether the cycle just run should be planned anew, and from what.
+  bool worth_planning() const { return !spoilt_ && !trace_.empty() && !at_end(); }
+  const std::vector<Access>& trace() const { return trace_; }
+  const std::vector<Reduction>& reductions() const { return reductions_; }
+
+ private:
+  // `done`: the last boundary whose reductions were made. They are part of what the new plan is made from.
+  void leave_plan(int32_t done);
+
+  const CyclePlan* plan_ = nullptr;
+  std::vector<Access> trace_;
+  std::vector<Reduction> reductions_;
+  bool spoilt_ = false;
+};
+
+}  // namespace fsdp::detail

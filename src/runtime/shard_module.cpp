@@ -1,0 +1,230 @@
+// fully_shard(): from a module to an engine with shards.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <map>
+
+#include "layout/units.h"
+#include "runtime/checks.h"
+#include "runtime/engine.h"
+#include "runtime/module_walk.h"
+#include "runtime/quiet.h"
+#include "runtime/wrap.h"
+
+namespace fsdp::detail {
+
+namespace {
+
+class Sharding {
+ public:
+  Sharding(const World& world, torch::nn::Module& module, const ShardOptions& options)
+      : world_(world), module_(module), options_(options), quiet_() {}
+
+  std::shared_ptr<Engine> run();
+
+ private:
+  void take_over_inner();
+  std::vector<UnitDecl> units();
+  void bring_rest();
+  std::shared_ptr<Unit> make_unit(const UnitDecl& decl, bool replicated);
+  void make_regions(Unit& unit, const Precision& precision);
+  void make_shard(UnitRegion& region);
+  std::unique_ptr<UnitParam> make_param(Unit& unit, const Placement& place);
+  void move_into(UnitParam& param);
+  void order_params();
+
+  const World& world_;
+  torch::nn::Module& module_;
+  const ShardOptions& options_;
+  const Quiet quiet_;
+  WalkedModule walked_;
+  std::shared_ptr<Engine> engine_;
+  std::vector<ParamId> taken_;  // ignored, or in a unit already
+};
+
+std::shared_ptr<Engine> Sharding::run() {
+  walked_ = walk_module(module_);
+  engine_ = std::make_shared<Engine>(world_, module_, options_);
+  take_over_inner();
+  check_unshared(walked_);
+  std::vector<UnitDecl> decls = units();
+  bring_rest();
+  const std::vector<ParamDecl> small = take_small(decls, options_.replicate_below);
+  for (const UnitDecl& decl : decls) engine_->units.push_back(make_unit(decl, false));
+  if (!small.empty()) engine_->units.push_back(make_unit({"replicated", small}, true));
+  order_params();
+  engine_->start();
+  return engine_;
+}
+
+// Parameters that an earlier fully_shard() took keep their units.
+void Sharding::take_over_inner() {
+  for (size_t id = 0; id < walked_.params.size(); ++id) {
+    const Tag* tag = tag_of(walked_.params[id].tensor);
+    if (tag == nullptr) continue;
+    TORCH_CHECK(tag->region != nullptr, "fsdp: parameter '", walked_.params[id].names.front(),
+                "' belongs to a sharded model that is gone");
+    Engine& inner = *tag->region->unit->engine;
+    taken_.push_back(static_cast<ParamId>(id));
+    if (&inner == engine_.get()) continue;
+    const auto keep = inner.shared_from_this();
+    engine_->absorb(inner);
+    for (const auto& unit : engine_->units) unit->engine = engine_.get();
+    inner.merged_into = engine_;
+  }
+}
+
+std::vector<UnitDecl> Sharding::units() {
+  try {
+    const auto ignored = params_under(walked_.root, options_.ignored);
+    taken_.insert(taken_.end(), ignored.begin(), ignored.end());
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK(false, "fsdp: ignored: ", error.what());
+  }
+  const auto policy = layout_policy(options_.wrap, walked_.root);
+  return resize_units(make_units(walked_.root, policy, taken_),
+                      {.min_bytes = options_.min_unit_bytes, .max_bytes = options_.max_unit_bytes});
+}
+
+// Buffers and ignored parameters are whole on every rank, on its device, and start as rank 0's.
+void Sharding::bring_rest() {
+  std::vector<at::Tensor> rest = module_.buffers();
+  for (const ParamId id : taken_) {
+    const at::Tensor& tensor = walked_.params[static_cast<size_t>(id)].tensor;
+    if (tag_of(tensor) == nullptr) rest.push_back(tensor);
+  }
+  for (at::Tensor& tensor : rest) {
+    if (tensor.device() != world_.device()) tensor.set_data(tensor.to(world_.device()));
+    if (!options_.sync_module_states || world_.size() == 1 || tensor.numel() == 0) continue;
+    const at::Tensor copy = tensor.detach().contiguous().clone();
+    engine_->comm.broadcast(copy.view({-1}).view(at::kByte), 0, "buffers").wait();
+    tensor.detach().copy_(copy);
+  }
+}
+
+std::shared_ptr<Unit> Sharding::make_unit(const UnitDecl& decl, bool replicated) {
+  const UnitOptions own = options_.unit ? options_.unit(decl.name) : UnitOptions{};
+  const Precision precision = own.precision.value_or(options_.precision);
+  const bool whole = replicated || options_.strategy == Strategy::no_shard;
+  auto unit = std::make_shared<Unit>();
+  unit->engine = engine_.get();
+  unit->name = decl.name;
+  unit->keep = !own.reshard_after_forward.value_or(options_.strategy == Strategy::full_shard);
+  unit->outside = replicated && options_.strategy != Strategy::no_shard && world_.size() > 1;
+  unit->average = options_.gradients == ReduceOp::average;
+  int64_t narrowest = 0;
+  for (const auto type : {precision.param, precision.reduce})
+    if (type)
+      narrowest = std::min(narrowest == 0 ? 8 : narrowest, static_cast<int64_t>(c10::elementSize(*type)));
+  unit->layout = make_layout(decl, whole ? 1 : world_.size(), narrowest);
+  make_regions(*unit, precision);
+  for (const Placement& place : unit->layout.params) unit->params.push_back(make_param(*unit, place));
+  for (const auto& region : unit->regions) make_shard(*region);
+  for (const auto& param : unit->params) move_into(*param);
+  return unit;
+}
+
+void Sharding::make_regions(Unit& unit, const Precision& precision) {
+  for (const RegionLayout& layout : unit.layout.regions) {
+    auto region = std::make_unique<UnitRegion>();
+    region->unit = &unit;
+    region->layout = layout;
+    region->master = static_cast<at::ScalarType>(layout.type.code);
+    const bool floating = c10::isFloatingType(region->master);
+    region->compute = floating ? precision.param.value_or(region->master) : region->master;
+    region->reduce = floating ? precision.reduce.value_or(region->master) : region->master;
+    const int64_t total = layout.total(unit.layout.ranks);
+    region->in_place = total == 0 || (unit.layout.ranks == 1 && region->compute == region->master);
+    region->parameter_tag = TagHandle(TagKind::parameter, region.get());
+    const auto bytes = static_cast<size_t>(total) * c10::elementSize(region->compute);
+    if (world_.device().is_cpu() && !region->in_place) region->nowhere = AddressRange(bytes);
+    region->storage = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), bytes,
+        region->parameter_tag.point(region->nowhere.data(), world_.device()), nullptr, /*resizable=*/false));
+    unit.regions.push_back(std::move(region));
+  }
+}
+
+std::unique_ptr<UnitParam> Sharding::make_param(Unit& unit, const Placement& place) {
+  const FoundParam& found = walked_.params[static_cast<size_t>(place.param.id)];
+  auto param = std::make_unique<UnitParam>();
+  param->unit = &unit;
+  param->place = place;
+  param->names = found.names;
+  param->tensor = found.tensor;
+  param->requires_grad = found.tensor.requires_grad();
+  TORCH_CHECK(found.tensor.layout() == at::kStrided, "fsdp: parameter '", found.names.front(), "' is ",
+              found.tensor.layout(), "; only dense parameters can be sharded. Put it on the ignored list.");
+  const bool dense = found.tensor.is_non_overlapping_and_dense();
+  param->strides = dense ? found.tensor.strides().vec()
+                         : at::empty_like(found.tensor, at::MemoryFormat::Contiguous).strides().vec();
+  return param;
+}
+
+// The whole region exists for a moment only, as rank 0 has it.
+void Sharding::make_shard(UnitRegion& region) {
+  const Unit& unit = *region.unit;
+  const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
+  const int64_t n = region.layout.shard_numel;
+  at::Tensor whole = at::zeros({region.layout.total(unit.layout.ranks)}, options);
+  for (const auto& param : unit.params)
+    if (&param->region() == &region) param->view_of(whole).copy_(param->tensor.detach());
+  if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
+    engine_->comm.broadcast(whole, 0, unit.name).wait();
+  region.shard = unit.layout.ranks > 1 ? whole.narrow(0, world_.rank() * n, n).clone() : whole;
+  whole = at::Tensor();
+  region.shard_tag = mark(region.shard, TagKind::shard, &region);
+  region.version = region.shard._version();
+  if (region.in_place)
+    region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+        region.parameter_tag.point(region.shard.mutable_data_ptr(), world_.device()));
+}
+
+// From here on the module's tensor is a view of what is gathered, and has no memory of its own.
+void Sharding::move_into(UnitParam& param) {
+  UnitRegion& region = param.region();
+  const auto options = at::TensorOptions().dtype(region.compute).device(world_.device());
+  const auto over = [&](const c10::Storage& storage) {
+    at::Tensor view = at::empty({0}, options);
+    c10::TensorImpl& impl = *view.unsafeGetTensorImpl();
+    impl.set_storage_keep_dtype(storage);
+    impl.set_sizes_and_strides(param.place.param.shape, param.strides, param.place.offset);
+    return view;
+  };
+  param.tensor.set_data(over(region.storage));
+  param.poison = make_poison(&region.parameter_tag, world_.device(), region.storage.nbytes(),
+                             sharded_message(param.names.front()));
+  param.trap =
+      over(make_poison(nullptr, world_.device(), region.storage.nbytes(), trap_message(param.names.front())));
+  if (!region.in_place) param.attach(param.poison, region.compute);
+  const ShardRange range =
+      param.unit->layout.range(param.place, param.unit->layout.ranks > 1 ? world_.rank() : 0);
+  param.slice = region.shard.narrow(0, range.in_shard, range.size).detach();
+  param.slice.set_requires_grad(param.requires_grad);
+}
+
+void Sharding::order_params() {
+  std::map<const c10::TensorImpl*, UnitParam*> by_tensor;
+  for (const auto& unit : engine_->units)
+    for (const auto& param : unit->params) by_tensor[param->tensor.unsafeGetTensorImpl()] = param.get();
+  for (const FoundParam& found : walked_.params) {
+    const auto place = by_tensor.find(found.tensor.unsafeGetTensorImpl());
+    if (place == by_tensor.end()) continue;
+    place->second->names = found.names;
+    engine_->params.push_back(place->second);
+  }
+  TORCH_CHECK(engine_->params.size() == by_tensor.size(),
+              "fsdp: a module inside was sharded together with parameters that are not part of this one");
+  TORCH_CHECK(!engine_->params.empty(), "fsdp: the module has no parameters to shard");
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> shard_module(const World& world, torch::nn::Module& module,
+                                     const ShardOptions& options) {
+  return Sharding(world, module, options).run();
+}
+
+}  // namespace fsdp::detail

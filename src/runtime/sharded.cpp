@@ -1,0 +1,89 @@
+// The public handle.
+#include <fsdp/error.h>
+#include <fsdp/sharded.h>
+
+#include "runtime/engine.h"
+
+namespace fsdp {
+
+using detail::current;
+
+namespace detail {
+
+at::Tensor cast_floating(const at::Tensor& tensor, std::optional<at::ScalarType> type) {
+  if (!type || !tensor.defined() || !tensor.is_floating_point()) return tensor;
+  return tensor.to(*type);
+}
+
+Entry::Entry(Engine& engine, const std::vector<at::Tensor>& arguments)
+    : engine_(current(engine.shared_from_this())) {
+  const Precision& precision = engine_.options.precision;
+  if (precision.cast_inputs) input_.to = precision.param;
+  output_.to = precision.output;
+  engine_.enter(arguments);
+}
+
+Entry::~Entry() { engine_.leave(); }
+
+// LibTorch carries what an operator threw as c10::Error; errors of the outside world have types of their own.
+void Entry::rethrow_cause() {
+  const std::exception_ptr cause = engine_.take_cause();
+  if (!cause) return;
+  try {
+    std::rethrow_exception(cause);
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    // The caller's own mistake arrives as it is.
+  }
+}
+
+}  // namespace detail
+
+NoSync::NoSync(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {
+  current(engine_).set_sync(false);
+}
+NoSync::~NoSync() { current(engine_).set_sync(true); }
+
+FullParams::FullParams(std::shared_ptr<detail::Engine> engine, bool write_back) : engine_(std::move(engine)) {
+  current(engine_).open_full_params(write_back);
+}
+FullParams::~FullParams() { current(engine_).close_full_params(); }
+
+ShardedModel::ShardedModel(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {}
+
+std::vector<at::Tensor> ShardedModel::parameters() const {
+  std::vector<at::Tensor> slices;
+  for (const auto* param : current(engine_).params) slices.push_back(param->slice);
+  return slices;
+}
+
+torch::OrderedDict<std::string, at::Tensor> ShardedModel::named_parameters() const {
+  torch::OrderedDict<std::string, at::Tensor> slices("parameter");
+  for (const auto* param : current(engine_).params) slices.insert(param->names.front(), param->slice);
+  return slices;
+}
+
+std::vector<at::Tensor> ShardedModel::flat_parameters() const {
+  std::vector<at::Tensor> shards;
+  for (const auto& unit : current(engine_).units)
+    for (const auto& region : unit->regions) shards.push_back(region->shard);
+  return shards;
+}
+
+void ShardedModel::zero_grad() {
+  for (auto& slice : parameters()) slice.mutable_grad() = at::Tensor();
+}
+
+NoSync ShardedModel::no_sync() { return NoSync(engine_); }
+FullParams ShardedModel::full_params(bool write_back) { return FullParams(engine_, write_back); }
+
+MemoryStats ShardedModel::memory_stats() const { return current(engine_).memory_stats(); }
+std::vector<OpStats> ShardedModel::comm_stats() const { return current(engine_).comm.stats(); }
+TrainingState ShardedModel::training_state() const { return current(engine_).training_state(); }
+std::exception_ptr ShardedModel::last_error() const { return current(engine_).last_error(); }
+
+void ShardedModel::train(bool on) { current(engine_).module.train(on); }
+bool ShardedModel::is_training() const { return current(engine_).module.is_training(); }
+
+}  // namespace fsdp

@@ -1,0 +1,58 @@
+// Marks memory as ours: from a tensor to the unit it belongs to, in a few instructions.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace fsdp::detail {
+
+struct UnitRegion;
+
+// What a marked storage holds.
+enum class TagKind : uint8_t {
+  parameter,  // a module's parameters: gathered, or released
+  shard,      // this rank's part of them: what optimizers write
+  gradient,   // the gradient shard
+};
+
+// Note [Marked memory]
+// A storage is ours when its DataPtr has our deleter; its context is the Tag. So the observer finds the unit
+// of an operator's input without a table. The tag is counted: it outlives a model that is dropped before its
+// module, and then has no region.
+struct Tag {
+  TagKind kind;
+  UnitRegion* region;  // null when the model is gone
+  int64_t references = 0;
+  at::DataPtr memory = {};  // what the storage owned before it was marked
+};
+
+class TagHandle {
+ public:
+  TagHandle() = default;
+  TagHandle(TagKind kind, UnitRegion* region);
+  ~TagHandle();
+  TagHandle(TagHandle&& other) noexcept;
+  TagHandle& operator=(TagHandle&& other) noexcept;
+
+  // A pointer with this tag as its context. It does not own the memory.
+  at::DataPtr point(void* data, c10::Device device) const;
+  Tag& operator*() const { return *tag_; }
+
+ private:
+  Tag* tag_ = nullptr;
+};
+
+void drop_tag(void* tag);
+
+// The tag of a storage, or null.
+inline Tag* tag_of(const c10::StorageImpl& storage) {
+  return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().cast_context<Tag>(&drop_tag);
+}
+inline Tag* tag_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
+  return tag_of(*tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+// Marks `tensor`'s storage and no other: the tag owns its memory from now on.
+TagHandle mark(const at::Tensor& tensor, TagKind kind, UnitRegion* region);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,103 @@
+#include "runtime/unit.h"
+
+#include <ATen/ops/as_strided.h>
+#include <c10/core/ScalarType.h>
+
+namespace fsdp::detail {
+
+namespace {
+
+int64_t element_bytes(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
+
+void point_at(UnitRegion& region, void* data) {
+  region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+      region.parameter_tag.point(data, region.storage.device()));
+}
+
+}  // namespace
+
+int64_t UnitRegion::slot_bytes() const {
+  return in_place ? 0 : layout.total(unit->layout.ranks) * element_bytes(compute);
+}
+
+int64_t UnitRegion::buffer_bytes() const {
+  return layout.trainable ? layout.total(unit->layout.ranks) * element_bytes(reduce) : 0;
+}
+
+UnitRegion& UnitParam::region() const { return *unit->regions[static_cast<size_t>(place.region)]; }
+
+void UnitParam::attach(const c10::Storage& storage, at::ScalarType type) const {
+  tensor.unsafeGetTensorImpl()->set_storage_and_dtype(storage, c10::scalarTypeToTypeMeta(type));
+}
+
+at::Tensor UnitParam::view_of(const at::Tensor& flat) const {
+  return at::as_strided(flat, place.param.shape, strides, flat.storage_offset() + place.offset);
+}
+
+bool Unit::in_place() const {
+  for (const auto& region : regions)
+    if (!region->in_place) return false;
+  return true;
+}
+
+bool Unit::trainable() const {
+  for (const auto& region : regions)
+    if (region->layout.trainable) return true;
+  return false;
+}
+
+int64_t Unit::slot_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& region : regions) bytes += region->slot_bytes();
+  return bytes;
+}
+
+int64_t Unit::buffer_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& region : regions) bytes += region->buffer_bytes();
+  return bytes;
+}
+
+bool Unit::complete() const {
+  for (const auto& param : params)
+    if (param->requires_grad && !param->fired) return false;
+  return true;
+}
+
+bool Unit::stale() const {
+  for (const auto& region : regions)
+    if (region->shard._version() != region->version) return true;
+  return false;
+}
+
+void Unit::bind() {
+  for (const auto& region : regions)
+    if (!region->in_place) point_at(*region, region->slot.mutable_data_ptr());
+  for (const auto& param : params) param->attach(param->region().storage, param->region().compute);
+}
+
+void Unit::unbind() {
+  for (const auto& region : regions)
+    if (!region->in_place) point_at(*region, region->nowhere.data());
+  for (const auto& param : params)
+    param->attach(param->region().in_place ? param->region().storage : param->poison,
+                  param->region().compute);
+}
+
+void Unit::note_written() {
+  for (const auto& region : regions) region->version = region->shard._version();
+  for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, at::Tensor UnitRegion::*part,
+           at::ScalarType UnitRegion::*type) {
+  for (const auto& region : unit.regions) {
+    const bool slots = part == &UnitRegion::slot;
+    const int64_t bytes = slots ? region->slot_bytes() : region->buffer_bytes();
+    if (bytes == 0) continue;
+    (*region).*part = memory.narrow(0, offset, bytes).view((*region).*type);
+    offset += bytes;
+  }
+}
+
+}  // namespace fsdp::detail

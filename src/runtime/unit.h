@@ -1,0 +1,106 @@
+// A unit at run time: its shards, and the module's parameters that are views of what is gathered.
+#pragma once
+
+#include <fsdp/comm.h>
+#include <fsdp/insight.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layout/flat_layout.h"
+#include "plan/plan.h"
+#include "runtime/address_range.h"
+#include "runtime/poison.h"
+#include "runtime/tag.h"
+
+namespace fsdp::detail {
+
+struct Unit;
+class Engine;
+
+// One region of the flat layout: a dtype, trainable or frozen.
+struct UnitRegion {
+  Unit* unit = nullptr;
+  RegionLayout layout;
+  at::ScalarType master = at::kFloat;   // of shard and gradient
+  at::ScalarType compute = at::kFloat;  // of what is gathered
+  at::ScalarType reduce = at::kFloat;   // of gradients on the way
+  bool in_place = false;                // the shard is all there is: it needs no slot
+
+  at::Tensor shard;     // [shard_numel]
+  at::Tensor gradient;  // [shard_numel]; undefined before the first reduce
+  at::Tensor slot;      // [total] while gathering or gathered
+  at::Tensor buffer;    // [total] while gradients arrive
+  Work gathering;
+  c10::Storage storage;  // what the parameters are views of
+  AddressRange nowhere;  // where it points while released, on the CPU
+  int64_t version = 0;   // of the shard, when last gathered
+  TagHandle parameter_tag, shard_tag, gradient_tag;
+
+  int64_t slot_bytes() const;
+  int64_t buffer_bytes() const;
+};
+
+struct UnitParam {
+  Unit* unit = nullptr;
+  Placement place;
+  std::vector<std::string> names;  // tied parameters have several
+  std::vector<int64_t> strides;    // dense, in the module's order: channels last stays so
+  bool requires_grad = true;
+
+  at::Tensor tensor;          // the module's own
+  c10::Storage poison;        // what it holds while released
+  at::Tensor slice;           // of the shard: what optimizers see
+  at::Tensor gradient_slice;  // of the gradient shard; undefined with it
+  at::Tensor trap;  // stands in the module's .grad(): optimizers on the module are answered in words
+  std::shared_ptr<torch::autograd::Node> accumulator;
+  bool fired = false;  // its gradient is in the buffer
+
+  UnitRegion& region() const;
+  // The module's tensor sees `storage`, which has the layout of the region.
+  void attach(const c10::Storage& storage, at::ScalarType type) const;
+  // Its part of a flat tensor, in its own shape.
+  at::Tensor view_of(const at::Tensor& flat) const;
+};
+
+struct Unit : std::enable_shared_from_this<Unit> {
+  Engine* engine = nullptr;
+  UnitId id = 0;
+  std::string name;
+  UnitLayout layout;
+  bool keep = false;     // from forward to backward
+  bool outside = false;  // its slot is private memory, not part of the arena
+  bool average = true;
+  std::vector<std::unique_ptr<UnitRegion>> regions;
+  std::vector<std::unique_ptr<UnitParam>> params;
+
+  UnitState state = UnitState::sharded;
+  int64_t offset = -1;  // of its slot in the arena; -1: none, or outside
+  int pins = 0;         // operators in flight that read it
+  int64_t gathers = 0;
+  int64_t reduces = 0;
+  bool open = false;   // gradients have arrived that are not reduced
+  int32_t opened = 0;  // boundaries passed when the first of them did
+
+  bool in_place() const;  // needs no slot at all
+  bool trainable() const;
+  int64_t slot_bytes() const;
+  int64_t arena_bytes() const { return outside ? 0 : slot_bytes(); }
+  int64_t buffer_bytes() const;
+  bool complete() const;  // every gradient has arrived
+  bool stale() const;     // shards were written since they were gathered
+
+  // Lets the parameters see `slot` of each region, or nothing.
+  void bind();
+  void unbind();
+  // The next reader finds changed values: LibTorch then refuses a backward that began with the old ones.
+  void note_written();
+};
+
+// The regions one after the other in `memory` [bytes], which begins at `offset`.
+void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, at::Tensor UnitRegion::*part,
+           at::ScalarType UnitRegion::*type);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,71 @@
+// Promise: a sharded model trains to the same bits as the plain loop over the same batches.
+#include <gtest/gtest.h>
+
+#include "support/ranks.h"
+#include "support/training.h"
+
+namespace fsdp::testing {
+namespace {
+
+constexpr int kSteps = 20;
+
+struct ParityCase {
+  std::string learner;
+  int ranks;
+  Strategy strategy;
+  Optim optim;
+};
+
+const char* name_of(Strategy strategy) {
+  return strategy == Strategy::full_shard      ? "FullShard"
+         : strategy == Strategy::shard_grad_op ? "ShardGradOp"
+                                               : "NoShard";
+}
+
+const char* name_of(Optim optim) {
+  return optim == Optim::sgd ? "Sgd" : optim == Optim::adamw ? "AdamW" : "FusedAdamW";
+}
+
+void PrintTo(const ParityCase& one, std::ostream* out) {
+  *out << one.learner << " on " << one.ranks << " ranks";
+}
+
+std::string test_name(const ::testing::TestParamInfo<ParityCase>& info) {
+  return info.param.learner + "_W" + std::to_string(info.param.ranks) + "_" + name_of(info.param.strategy) +
+         "_" + name_of(info.param.optim);
+}
+
+class Parity : public ::testing::TestWithParam<ParityCase> {};
+
+TEST_P(Parity, BitsEqualThePlainLoop) {
+  const ParityCase& one = GetParam();
+  const auto plain = make_learner(one.learner);
+  const State wanted = train_plain(*plain, one.ranks, kSteps, one.optim);
+  std::vector<std::shared_ptr<Learner>> modules;
+  for (int r = 0; r < one.ranks; ++r) modules.push_back(make_learner(one.learner));
+  run_ranks(one.ranks, [&](World& world) {
+    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())],
+                             {.wrap = by_size(200), .strategy = one.strategy});
+    train_sharded(model, world, kSteps, one.optim);
+    const std::string different = difference(state_of(model), wanted);
+    require(different.empty(), different);
+  });
+}
+
+// All 360 of them in the long tests, every seventh otherwise.
+std::vector<ParityCase> parity_cases() {
+  const int every = repeats(7, 1);
+  int number = 0;
+  std::vector<ParityCase> cases;
+  for (const auto& learner : learners())
+    for (const int ranks : {1, 2, 3, 4, 8})
+      for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
+        for (const auto optim : {Optim::sgd, Optim::adamw, Optim::fused_adamw})
+          if (number++ % every == 0) cases.push_back({learner.name, ranks, strategy, optim});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Parity, ::testing::ValuesIn(parity_cases()), test_name);
+
+}  // namespace
+}  // namespace fsdp::testing
