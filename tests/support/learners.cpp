@@ -106,6 +106,13 @@ LearnerCase seeded(std::string name, Fn make) {
 
 }  // namespace
 
+std::vector<Tensor> Learner::batch_on(int64_t index, torch::Device device, torch::ScalarType type) const {
+  std::vector<Tensor> tensors = batch(index);
+  for (Tensor& tensor : tensors)
+    tensor = tensor.is_floating_point() ? tensor.to(device, type) : tensor.to(device);
+  return tensors;
+}
+
 std::shared_ptr<Learner> make_gpt2(int64_t blocks, int64_t width, bool tied) {
   const models::GPT2Config config{.vocab_size = kVocab,
                                   .n_positions = 16,

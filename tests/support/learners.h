@@ -14,6 +14,8 @@ namespace fsdp::testing {
 struct Learner : torch::nn::Module {
   // Batch number `index`, the same for whoever asks.
   virtual std::vector<torch::Tensor> batch(int64_t index) const = 0;
+  std::vector<torch::Tensor> batch_on(int64_t index, torch::Device device,
+                                      torch::ScalarType type = torch::kFloat) const;
   virtual torch::Tensor forward(const std::vector<torch::Tensor>& batch) = 0;
 };
 

@@ -52,21 +52,30 @@ Tensor tree_sum(const std::vector<Tensor>& terms) {
   return tree_sum({terms.begin(), middle}) + tree_sum({middle, terms.end()});
 }
 
-State train_plain(Learner& learner, int ranks, int steps, Optim kind) {
+State train_plain(Learner& learner, int ranks, int steps, Optim kind, at::ScalarType compute) {
   const auto params = trainable(learner);
-  const auto optimizer = make_optimizer(kind, params);
+  std::vector<Tensor> masters;
+  for (const Tensor& param : params) masters.push_back(param.detach().clone().requires_grad_());
+  const auto optimizer = make_optimizer(kind, masters);
+  learner.to(compute);
   for (int step = 0; step < steps; ++step) {
     std::vector<std::vector<Tensor>> grads(params.size());
     for (int rank = 0; rank < ranks; ++rank) {
-      optimizer->zero_grad();
-      learner.forward(learner.batch(step * ranks + rank)).backward();
-      for (size_t i = 0; i < params.size(); ++i) grads[i].push_back(params[i].grad());
+      learner.zero_grad();
+      learner.forward(learner.batch_on(step * ranks + rank, params.front().device(), compute)).backward();
+      for (size_t i = 0; i < params.size(); ++i)
+        if (params[i].grad().defined()) grads[i].push_back(params[i].grad().to(at::kFloat));
     }
+    const at::NoGradGuard no_grad;
     for (size_t i = 0; i < params.size(); ++i)
-      if (grads[i].front().defined())
-        params[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
+      if (!grads[i].empty())
+        masters[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
     optimizer->step();
+    for (size_t i = 0; i < params.size(); ++i) params[i].detach().copy_(masters[i]);
   }
+  learner.to(at::kFloat);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < params.size(); ++i) params[i].detach().copy_(masters[i]);
   return state_of(learner);
 }
 
@@ -89,7 +98,7 @@ State train_whole_batch(Learner& learner, int ranks, int steps, Optim kind) {
 void train_sharded(Sharded<Learner>& model, const World& world, int steps, Optim kind) {
   const auto optimizer = make_optimizer(kind, model.parameters());
   for (int step = 0; step < steps; ++step) {
-    model(model.module().batch(step * world.size() + world.rank())).backward();
+    model(model.module().batch_on(step * world.size() + world.rank(), world.device())).backward();
     optimizer->step();
     optimizer->zero_grad();
   }

@@ -24,7 +24,8 @@ State state_of(Sharded<Learner>& model);
 at::Tensor tree_sum(const std::vector<at::Tensor>& terms);
 
 // `steps` of the plain model on all ranks' batches; gradients are summed over ranks by tree_sum and averaged.
-State train_plain(Learner& learner, int ranks, int steps, Optim kind);
+// Another `compute` type: weights are kept, and gradients summed, in the model's own type.
+State train_plain(Learner& learner, int ranks, int steps, Optim kind, at::ScalarType compute = at::kFloat);
 // As one batch: the mean of the ranks' losses in one go.
 State train_whole_batch(Learner& learner, int ranks, int steps, Optim kind);
 // The same sharded: rank r of step s has batch s * W + r.

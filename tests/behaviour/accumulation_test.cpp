@@ -1,0 +1,371 @@
+// Promise: gradients of several microbatches add up, reduced each time or kept back by no_sync(), to the bits
+// of a plain loop that sums in the same order.
+#include <gtest/gtest.h>
+
+#include "support/ranks.h"
+#include "support/training.h"
+
+namespace fsdp::testing {
+namespace {
+
+using at::Tensor;
+
+constexpr int kSteps = 5;
+
+// What happens with the gradients of each microbatch of a step, and what comes after it.
+enum class Turn { reduce, keep_back };
+using Turns = std::vector<Turn>;
+
+struct Course {
+  std::string learner;
+  int ranks = 2;
+  Turns turns;
+  ReduceOp op = ReduceOp::average;
+  Strategy strategy = Strategy::full_shard;
+  Optim optim = Optim::sgd;
+  int64_t replicate_below = 0;
+  Precision precision = {};
+};
+
+int64_t batch_number(const Course& run, int step, size_t turn, int rank) {
+  return (step * static_cast<int64_t>(run.turns.size()) + static_cast<int64_t>(turn)) * run.ranks + rank;
+}
+
+// The sums a rank has kept back, and the gradient all ranks have so far; undefined: none.
+struct Sums {
+  std::vector<Tensor> kept;  // per rank
+  Tensor total;
+
+  void take(int rank, const Tensor& grad) {
+    if (!grad.defined()) return;
+    Tensor& sum = kept[static_cast<size_t>(rank)];
+    sum = sum.defined() ? sum + grad : grad;
+  }
+  void reduce(const Course& run) {
+    Tensor like;
+    for (const Tensor& sum : kept)
+      if (sum.defined()) like = sum;
+    if (!like.defined()) return;
+    for (Tensor& sum : kept)
+      if (!sum.defined()) sum = at::zeros_like(like);
+    Tensor result = tree_sum(kept);
+    if (run.op == ReduceOp::average) result = result.mul(1.0F / static_cast<float>(run.ranks));
+    total = total.defined() ? total + result : result;
+    for (Tensor& sum : kept) sum = Tensor();
+  }
+};
+
+State train_reference(Learner& learner, const Course& run) {
+  std::vector<Tensor> params;
+  for (auto& param : learner.parameters())
+    if (param.requires_grad()) params.push_back(param);
+  const auto optimizer = make_optimizer(run.optim, params);
+  std::vector<Sums> sums(params.size(), Sums{std::vector<Tensor>(static_cast<size_t>(run.ranks)), {}});
+  for (int step = 0; step < kSteps; ++step) {
+    for (size_t turn = 0; turn < run.turns.size(); ++turn) {
+      for (int rank = 0; rank < run.ranks; ++rank) {
+        optimizer->zero_grad();
+        learner.forward(learner.batch(batch_number(run, step, turn, rank))).backward();
+        for (size_t i = 0; i < params.size(); ++i) sums[i].take(rank, params[i].grad());
+      }
+      if (run.turns[turn] == Turn::reduce)
+        for (Sums& one : sums) one.reduce(run);
+    }
+    for (size_t i = 0; i < params.size(); ++i)
+      params[i].mutable_grad() = std::exchange(sums[i].total, Tensor());
+    optimizer->step();
+  }
+  return state_of(learner);
+}
+
+void backward(Sharded<Learner>& model, int64_t number, Turn turn) {
+  if (turn == Turn::keep_back) {
+    const auto kept_back = model.no_sync();
+    model(model.module().batch(number)).backward();
+  } else {
+    model(model.module().batch(number)).backward();
+  }
+}
+
+void expect_reference(const Course& run, const std::function<std::shared_ptr<Learner>()>& make) {
+  SCOPED_TRACE(run.learner + " on " + std::to_string(run.ranks) + " ranks, strategy " +
+               std::to_string(static_cast<int>(run.strategy)));
+  const auto plain = make();
+  const State wanted = train_reference(*plain, run);
+  std::vector<std::shared_ptr<Learner>> modules;
+  for (int r = 0; r < run.ranks; ++r) modules.push_back(make());
+  EXPECT_NO_THROW(run_ranks(run.ranks, [&](World& world) {
+    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())],
+                             {.wrap = by_size(200),
+                              .strategy = run.strategy,
+                              .precision = run.precision,
+                              .replicate_below = run.replicate_below,
+                              .gradients = run.op});
+    const auto optimizer = make_optimizer(run.optim, model.parameters());
+    for (int step = 0; step < kSteps; ++step) {
+      for (size_t turn = 0; turn < run.turns.size(); ++turn)
+        backward(model, batch_number(run, step, turn, world.rank()), run.turns[turn]);
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    const std::string different = difference(state_of(model), wanted);
+    require(different.empty(), different);
+  }));
+}
+
+void expect_reference(const Course& run) {
+  expect_reference(run, [&] { return make_learner(run.learner); });
+}
+
+const Turns kReduceEach = {Turn::reduce, Turn::reduce, Turn::reduce};
+const Turns kReduceLast = {Turn::keep_back, Turn::keep_back, Turn::reduce};
+const Turns kMixture = {Turn::reduce, Turn::keep_back, Turn::keep_back, Turn::reduce, Turn::reduce};
+// The last one's gradients are part of the next step.
+const Turns kLate = {Turn::reduce, Turn::keep_back};
+
+TEST(Accumulation, ReducedEachTime) {
+  for (const char* learner : {"mlp", "gpt2", "frozen"})
+    for (const int ranks : {1, 2, 3, 4})
+      expect_reference({.learner = learner, .ranks = ranks, .turns = kReduceEach});
+}
+
+TEST(Accumulation, KeptBackUntilTheLast) {
+  for (const char* learner : {"mlp", "gpt2", "llama_tied", "frozen"})
+    for (const int ranks : {2, 3, 4})
+      expect_reference({.learner = learner, .ranks = ranks, .turns = kReduceLast});
+}
+
+// Alone there is nobody to keep gradients back from: they are added one by one.
+TEST(Accumulation, AloneNoSyncChangesNothing) {
+  expect_reference({.learner = "gpt2", .ranks = 1, .turns = kReduceLast});
+}
+
+TEST(Accumulation, Mixtures) {
+  for (const Turns& turns : {kMixture, kLate})
+    for (const int ranks : {2, 3}) expect_reference({.learner = "gpt2", .ranks = ranks, .turns = turns});
+}
+
+TEST(Accumulation, EveryStrategyAndOptimizer) {
+  for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
+    for (const Turns& turns : {kReduceEach, kReduceLast, kMixture})
+      expect_reference(
+          {.learner = "gpt2", .ranks = 2, .turns = turns, .strategy = strategy, .optim = Optim::fused_adamw});
+}
+
+TEST(Accumulation, ReplicatedParameters) {
+  for (const Turns& turns : {kReduceEach, kReduceLast, kMixture})
+    expect_reference({.learner = "gpt2", .ranks = 3, .turns = turns, .replicate_below = 100});
+}
+
+TEST(Accumulation, SumsWhereAsked) {
+  for (const int ranks : {1, 2, 3})
+    for (const Turns& turns : {kReduceEach, kReduceLast})
+      expect_reference({.learner = "mlp", .ranks = ranks, .turns = turns, .op = ReduceOp::sum});
+}
+
+// Which of its branches is used depends on the batch: all of them, some, on some ranks only.
+struct Branches : Learner {
+  Branches() {
+    torch::manual_seed(5);
+    in = register_module("in", torch::nn::Linear(6, 20));
+    left = register_module("left", torch::nn::Linear(20, 20));
+    right = register_module("right", torch::nn::Linear(20, 20));
+    out = register_module("out", torch::nn::Linear(20, 3));
+    never = register_module("never", torch::nn::Linear(20, 20));
+  }
+  std::vector<Tensor> batch(int64_t index) const override {
+    auto gen = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(50 + index));
+    return {torch::randn({4, 6}, gen), torch::full({}, index)};
+  }
+  Tensor forward(const std::vector<Tensor>& batch) override {
+    const auto index = batch[1].item<int64_t>();
+    auto x = in(batch[0]).tanh();
+    if (index % 3 != 0) x = left(x).tanh();
+    if (index % 4 == 1) x = right(x).tanh();
+    return out(x).square().mean();
+  }
+  torch::nn::Linear in{nullptr}, left{nullptr}, right{nullptr}, out{nullptr}, never{nullptr};
+};
+
+// Gathers follow the program, so the ranks of a group must take the same branches; here they do since W
+// microbatches of one turn get one index.
+struct SameBranches : Branches {
+  explicit SameBranches(int ranks) : ranks(ranks) {}
+  std::vector<Tensor> batch(int64_t index) const override {
+    auto made = Branches::batch(index);
+    made[1] = torch::full({}, index / ranks);
+    return made;
+  }
+  int ranks;
+};
+
+TEST(Accumulation, UnusedParametersDifferFromTurnToTurn) {
+  for (const int ranks : {1, 2, 3})
+    for (const Turns& turns : {Turns{Turn::reduce}, kReduceEach, kReduceLast, kMixture})
+      expect_reference({.learner = "branches", .ranks = ranks, .turns = turns},
+                       [ranks] { return std::make_shared<SameBranches>(ranks); });
+}
+
+// Nothing is gathered where everything is whole: then each rank may take a way of its own.
+TEST(Accumulation, UnusedParametersDifferFromRankToRankWithoutSharding) {
+  for (const int ranks : {2, 3})
+    for (const Turns& turns : {Turns{Turn::reduce}, kReduceEach, kReduceLast})
+      expect_reference(
+          {.learner = "branches", .ranks = ranks, .turns = turns, .strategy = Strategy::no_shard},
+          [] { return std::make_shared<Branches>(); });
+}
+
+TEST(Accumulation, WhatNobodyUsedHasNoGradient) {
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [](World& world) {
+      auto model = fully_shard(world, std::static_pointer_cast<Learner>(std::make_shared<SameBranches>(2)),
+                               {.wrap = by_size(100)});
+      for (const Turn turn : kReduceLast) backward(model, 2 + world.rank(), turn);
+      for (const auto& item : model.named_parameters()) {
+        const bool used = item.key().rfind("never", 0) != 0 && item.key().rfind("right", 0) != 0;
+        require(item.value().grad().defined() || !used, item.key() + " has a gradient");
+        require(!item.value().grad().defined() || used, item.key() + " has none");
+      }
+    });
+}
+
+TEST(Accumulation, NoGradientShowsBeforeItIsReduced) {
+  run_ranks(2, [](World& world) {
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
+    const auto any = [&] {
+      for (const auto& slice : model.parameters())
+        if (slice.grad().defined()) return true;
+      return false;
+    };
+    backward(model, world.rank(), Turn::keep_back);
+    require(!any(), "no_sync shows no gradient");
+    require(model.memory_stats().reduce_scatters == 0, "and reduces none");
+    backward(model, world.rank(), Turn::reduce);
+    require(any(), "the backward after it does");
+  });
+}
+
+// A step from gradients that zero_grad() has dropped is a step from none.
+TEST(Accumulation, ZeroGradForgetsWhatWasReduced) {
+  for (const int ranks : {1, 2, 3}) {
+    const Course run{.learner = "gpt2", .ranks = ranks, .turns = {Turn::reduce}};
+    const State wanted = train_reference(*make_learner("gpt2"), run);
+    std::vector<std::shared_ptr<Learner>> modules;
+    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
+    run_ranks(ranks, [&](World& world) {
+      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+      const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
+      for (int step = 0; step < kSteps; ++step) {
+        backward(model, 100 + step, Turn::reduce);
+        step % 2 == 0 ? model.zero_grad() : optimizer->zero_grad();
+        backward(model, batch_number(run, step, 0, world.rank()), Turn::reduce);
+        optimizer->step();
+        // Both ways of forgetting: none, and zeros.
+        optimizer->zero_grad(/*set_to_none=*/step % 2 == 0);
+      }
+      const std::string different = difference(state_of(model), wanted);
+      require(different.empty(), different);
+    });
+  }
+}
+
+TEST(Accumulation, ZeroGradForgetsWhatWasKeptBack) {
+  const Course run{.learner = "mlp", .ranks = 2, .turns = {Turn::reduce}};
+  const State wanted = train_reference(*make_learner("mlp"), run);
+  std::vector<std::shared_ptr<Learner>> modules = {make_learner("mlp"), make_learner("mlp")};
+  run_ranks(2, [&](World& world) {
+    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+    const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
+    for (int step = 0; step < kSteps; ++step) {
+      backward(model, 100 + step, Turn::keep_back);
+      model.zero_grad();
+      backward(model, batch_number(run, step, 0, world.rank()), Turn::reduce);
+      optimizer->step();
+      model.zero_grad();
+    }
+    const std::string different = difference(state_of(model), wanted);
+    require(different.empty(), different);
+  });
+}
+
+// Reduced each time, gradients are 1/W; kept back, they are whole on every rank until the reduce.
+TEST(Accumulation, MemoryOfGradients) {
+  run_ranks(4, [](World& world) {
+    auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
+    const int64_t shard = model.memory_stats().parameter_bytes;
+    require(model.memory_stats().gradient_bytes == 0, "none before the first backward");
+    for (int step = 0; step < 3; ++step) backward(model, world.rank(), Turn::reduce);
+    require(model.memory_stats().gradient_bytes == shard, "one gradient shard, however many microbatches");
+    require(model.memory_stats().buffer_bytes < 4 * shard, "on the way: less than whole gradients");
+    model.zero_grad();
+    const int64_t before = model.memory_stats().current_bytes;
+    backward(model, world.rank(), Turn::keep_back);
+    const MemoryStats kept = model.memory_stats();
+    require(kept.current_bytes >= before + 4 * shard,
+            "whole gradients are kept back and counted: " + std::to_string(kept.current_bytes - before) +
+                " bytes more, not " + std::to_string(4 * shard));
+    backward(model, world.rank(), Turn::keep_back);
+    require(model.memory_stats().current_bytes == kept.current_bytes,
+            "one whole gradient, not one per batch");
+    backward(model, world.rank(), Turn::reduce);
+    require(model.memory_stats().current_bytes <= before, "given back by the reduce");
+    require(model.memory_stats().peak_bytes >= kept.current_bytes, "the peak remembers");
+  });
+}
+
+// Units are reduced while backward goes on, as in a program that never kept gradients back.
+TEST(Accumulation, NoSyncInTheFirstStepDoesNotSpoilThePlan) {
+  const auto buffers = [](Turn first) {
+    int64_t bytes = 0;
+    run_ranks(2, [&](World& world) {
+      auto model = fully_shard(world, make_gpt2(6, 16), {.wrap = by_size(200)});
+      backward(model, world.rank(), first);
+      for (int step = 1; step < 6; ++step) {
+        backward(model, world.rank(), Turn::reduce);
+        model.zero_grad();
+      }
+      if (world.rank() == 0) bytes = model.memory_stats().buffer_bytes;
+    });
+    return bytes;
+  };
+  EXPECT_EQ(buffers(Turn::keep_back), buffers(Turn::reduce));
+}
+
+TEST(Accumulation, TwoForwardsOneBackward) {
+  for (const int ranks : {1, 2, 3}) {
+    const auto plain = make_learner("gpt2");
+    const auto loss_of = [ranks](auto& model, Learner& learner, int step, int rank) {
+      return model(learner.batch(step * ranks + rank)) + model(learner.batch(100 + step * ranks + rank));
+    };
+    const auto optimizer = make_optimizer(Optim::sgd, plain->parameters());
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<std::vector<Tensor>> grads(plain->parameters().size());
+      for (int rank = 0; rank < ranks; ++rank) {
+        optimizer->zero_grad();
+        const auto call = [&](const std::vector<Tensor>& batch) { return plain->forward(batch); };
+        loss_of(call, *plain, step, rank).backward();
+        for (size_t i = 0; i < grads.size(); ++i) grads[i].push_back(plain->parameters()[i].grad());
+      }
+      for (size_t i = 0; i < grads.size(); ++i)
+        plain->parameters()[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
+      optimizer->step();
+    }
+    const State wanted = state_of(*plain);
+    std::vector<std::shared_ptr<Learner>> modules;
+    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
+    run_ranks(ranks, [&](World& world) {
+      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+      const auto sharded = make_optimizer(Optim::sgd, model.parameters());
+      for (int step = 0; step < kSteps; ++step) {
+        loss_of(model, model.module(), step, world.rank()).backward();
+        sharded->step();
+        sharded->zero_grad();
+      }
+      const std::string different = difference(state_of(model), wanted);
+      require(different.empty(), different);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::testing

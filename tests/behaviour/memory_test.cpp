@@ -1,0 +1,180 @@
+// Promise: a rank holds 4N/W of state, and a step's extra memory is the planned slots and gradient buffers.
+#include <gtest/gtest.h>
+
+#include "models/gpt2.h"
+#include "support/allocator_watch.h"
+#include "support/ranks.h"
+#include "support/training.h"
+
+namespace fsdp::testing {
+namespace {
+
+constexpr int64_t kBlocks = 12;
+constexpr int64_t kWidth = 64;
+constexpr int64_t kFloat = 4;
+constexpr int64_t kAlign = 256;
+constexpr int64_t kPage = 4096;
+constexpr int64_t kCounters = 16 * 1024 + kPage;  // of one allocation
+
+std::string figures(const std::string& what, int64_t found, int64_t allowed) {
+  return what + ": " + std::to_string(found) + " bytes, allowed " + std::to_string(allowed);
+}
+
+int64_t whole_elements(const ParameterInfo& info) {
+  int64_t n = 1;
+  for (const int64_t extent : info.shape) n *= extent;
+  return n;
+}
+
+// Elements of the largest unit, and of the largest block.
+struct Sizes {
+  int64_t largest = 0;
+  int64_t block = 0;
+};
+Sizes sizes_of(const Sharded<Learner>& model) {
+  std::map<std::string, int64_t> units;
+  for (const auto& item : model.named_parameters()) {
+    const ParameterInfo info = model.parameter_info(item.key());
+    units[info.unit] += (whole_elements(info) * kFloat + kAlign - 1) / kAlign * kAlign / kFloat;
+  }
+  Sizes sizes;
+  for (const auto& [name, elements] : units) {
+    sizes.largest = std::max(sizes.largest, elements);
+    if (name.find(".h.") != std::string::npos) sizes.block = std::max(sizes.block, elements);
+  }
+  return sizes;
+}
+
+class Memory : public ::testing::TestWithParam<int> {};
+
+// fp32: parameters, gradients and two moments are 4 values per element, split over W, padded per parameter
+// and shard.
+TEST_P(Memory, IsFourValuesPerElementOverWAndThePlannedBuffers) {
+  const int world_size = GetParam();
+  run_processes(world_size, [&](World& world) {
+    AllocatorWatch allocator;
+    const int64_t alone = shared_memory_bytes();
+    const auto group = Comm::create(world);  // what a group needs by itself, banks and counters
+    const int64_t control = shared_memory_bytes() - alone;
+    const int64_t shared_before = shared_memory_bytes();
+    auto learner = make_gpt2(kBlocks, kWidth);
+    auto model = fully_shard(world, learner, {.wrap = by_type<models::GPT2BlockImpl>()});
+    AdamW optimizer(model.parameters(), AdamWOptions(1e-3));
+    const auto step = [&](int64_t number) {
+      model(learner->batch(number * world.size() + world.rank())).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    for (int64_t i = 0; i < 3; ++i) step(i);
+    allocator.restart_peak();
+    step(3);
+
+    const int64_t n = model.num_parameters();
+    const auto pieces =
+        static_cast<int64_t>(model.named_parameters().size() + model.flat_parameters().size());
+    const int64_t state = 4 * kFloat * n / world.size();
+    const int64_t padding = 4 * pieces * kAlign;  // the last rank has most of it
+    // Alone, gradients live only from backward to zero_grad().
+    const int64_t between = world.size() == 1 ? state * 3 / 4 : state;
+    require(allocator.live_bytes() >= between - padding,
+            figures("state, at least", allocator.live_bytes(), between - padding));
+    const int64_t small = 64 * 1024;  // batches, scalars
+    require(allocator.live_bytes() <= state + padding + small,
+            figures("state", allocator.live_bytes(), state + padding + small));
+
+    // In a step: activations, and what autograd holds of one unit's gradients before they are taken.
+    const Sizes sizes = sizes_of(model);
+    const int64_t activations = 16 * kBlocks * 16 * 4 * kWidth * kFloat;
+    const int64_t step_allowed = state + padding + 2 * sizes.largest * kFloat + activations;
+    require(allocator.peak_bytes() <= step_allowed,
+            figures("peak of a step", allocator.peak_bytes(), step_allowed));
+
+    // Slots: two units. Gradient buffers: one that fills, one on its way, and the root's, which is open from
+    // the first gradient of the norm to the last one of the embedding; W ranks map each other's.
+    const int64_t tail = world.size() * kAlign;  // a unit is a multiple of W shards
+    const int64_t slots = 2 * (sizes.largest * kFloat + tail);
+    const int64_t own_buffers = (2 * sizes.block + sizes.largest) * kFloat + 3 * tail;
+    const int64_t buffers = world.size() * (own_buffers + kPage) + 2 * kCounters;
+    const int64_t shared = shared_memory_bytes() - shared_before;
+    const int64_t shared_allowed = world.size() == 1 ? control : slots + buffers + control;
+    require(shared <= shared_allowed, figures("shared memory", shared, shared_allowed));
+    const MemoryStats stats = model.memory_stats();
+    require(stats.arena_bytes <= (world.size() == 1 ? 0 : slots), figures("arena", stats.arena_bytes, slots));
+    require(stats.buffer_bytes <= own_buffers, figures("gradient buffers", stats.buffer_bytes, own_buffers));
+    if (world.rank() == 0)
+      std::printf("W=%d: state %ld of 4N/W = %ld, slots %ld, gradient buffers %ld, shared %ld bytes\n",
+                  world.size(), allocator.live_bytes(), state, stats.arena_bytes, stats.buffer_bytes, shared);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, Memory, ::testing::Values(1, 2, 4, 8));
+
+// Reads how often each unit moves in one step, when its plan is known.
+std::map<std::string, UnitCounts> counts_of_a_step(World& world, std::shared_ptr<Learner> learner,
+                                                   Strategy strategy) {
+  auto model =
+      fully_shard(world, learner,
+                  {.wrap = by_type<models::GPT2BlockImpl, torch::nn::EmbeddingImpl>(), .strategy = strategy});
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  const auto step = [&](int64_t number) {
+    model(learner->batch(number * world.size() + world.rank())).backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  step(0);
+  step(1);
+  std::map<std::string, UnitCounts> counts;
+  for (const UnitCounts& one : model.unit_counts()) counts[one.name] = one;
+  step(2);
+  for (const UnitCounts& one : model.unit_counts()) {
+    counts[one.name].gathers = one.gathers - counts[one.name].gathers;
+    counts[one.name].reduces = one.reduces - counts[one.name].reduces;
+  }
+  return counts;
+}
+
+std::string text(const std::map<std::string, UnitCounts>& counts) {
+  std::string all;
+  for (const auto& [name, one] : counts)
+    all +=
+        name + ": " + std::to_string(one.gathers) + " gathers, " + std::to_string(one.reduces) + " reduces; ";
+  return all;
+}
+
+TEST(Counts, TwoGathersAndOneReducePerUnitAndStep) {
+  for (const int ranks : {2, 3}) {
+    run_ranks(ranks, [&](World& world) {
+      const auto counts = counts_of_a_step(world, make_gpt2(4, 16, false), Strategy::full_shard);
+      for (const auto& [name, one] : counts) {
+        const bool once = name.find("wte") != std::string::npos || name.find("wpe") != std::string::npos ||
+                          name == "root";  // the norm and the head
+        require(one.gathers == (once ? 1 : 2) && one.reduces == 1, text(counts));
+      }
+      require(counts.size() == 7, text(counts));
+    });
+  }
+}
+
+TEST(Counts, ATiedEmbeddingIsGatheredTwice) {
+  run_ranks(2, [&](World& world) {
+    for (const auto& [name, one] : counts_of_a_step(world, make_gpt2(4, 16, true), Strategy::full_shard))
+      require(one.gathers == (name.find("wpe") != std::string::npos ? 1 : 2) && one.reduces == 1, name);
+  });
+}
+
+TEST(Counts, ShardGradOpGathersOnceAndReducesOnce) {
+  run_ranks(2, [&](World& world) {
+    const auto counts = counts_of_a_step(world, make_gpt2(4, 16, false), Strategy::shard_grad_op);
+    for (const auto& [name, one] : counts) require(one.gathers == 1 && one.reduces == 1, text(counts));
+  });
+}
+
+TEST(Counts, NoShardOnlyReduces) {
+  run_ranks(2, [&](World& world) {
+    const auto counts = counts_of_a_step(world, make_gpt2(4, 16, false), Strategy::no_shard);
+    for (const auto& [name, one] : counts) require(one.gathers == 0 && one.reduces == 1, text(counts));
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::testing
