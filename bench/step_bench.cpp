@@ -205,7 +205,7 @@ Figures train_plain(LlamaForCausalLM model, const Batch& batch, const Settings& 
 
 Figures train_sharded(const fsdp::World& world, const LlamaForCausalLM& llama, const Batch& batch,
                       const Settings& settings, double pss_before) {
-  fsdp::ShardOptions options{.wrap = fsdp::by_type<fsdp::models::LlamaDecoderLayerImpl>()};
+  fsdp::ShardOptions options;  // units: the blocks, the embedding, the head
   if (settings.bf16) options.precision = fsdp::bf16();
   auto model = fsdp::fully_shard(world, llama, options);
   fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(kLearningRate));

@@ -15,8 +15,9 @@ namespace fsdp::detail {
 Executor::Executor(Comm* comm, c10::Device device, int max_slots)
     : comm_(comm), device_(device), max_slots_(max_slots) {
   if (!device.is_cpu())
-    side_ =
-        c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+    side_.emplace(Side{
+        c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true),
+        c10::Event(device.type()), c10::Event(device.type())});
 }
 
 int64_t Executor::first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots) {
@@ -150,14 +151,11 @@ void Executor::gather_region(UnitRegion& region, const Unit& unit) {
     region.slot.copy_(region.shard);
     return;
   }
-  const c10::impl::VirtualGuardImpl device(device_.type());
-  c10::Event before(device_.type());
-  before.record(device.getStream(device_));
-  before.block(*side_);
-  const c10::StreamGuard guard(*side_);
+  side_->reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  side_->reached.block(side_->stream);
+  const c10::StreamGuard guard(side_->stream);
   region.slot.copy_(region.shard);
-  gathered_.emplace(device_.type());
-  gathered_->record(*side_);
+  side_->gathered.record(side_->stream);
 }
 
 void Executor::use(Unit& unit) {
@@ -165,8 +163,8 @@ void Executor::use(Unit& unit) {
   const Quiet quiet;
   if (unit.layout.ranks > 1)
     for (const auto& region : unit.regions) std::exchange(region->gathering, Work()).wait();
-  else if (gathered_)
-    gathered_->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  else if (side_)
+    side_->gathered.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   if (unit.stale()) unit.note_written();
   unit.bind();
   unit.state = UnitState::gathered;

@@ -46,10 +46,15 @@ class Executor {
   Comm* comm_;
   c10::Device device_;
   int max_slots_;
-  at::Tensor arena_;                 // [bytes]
-  std::vector<Unit*> resident_;      // gathering or gathered, least recently demanded first
-  std::optional<c10::Stream> side_;  // local gathers run beside the user's kernels
-  std::optional<c10::Event> gathered_;
+  at::Tensor arena_;             // [bytes]
+  std::vector<Unit*> resident_;  // gathering or gathered, least recently demanded first
+  // Local gathers on a GPU run beside the user's kernels.
+  struct Side {
+    c10::Stream stream;
+    c10::Event reached;   // by the user's stream, when a gather was issued
+    c10::Event gathered;  // what was issued last
+  };
+  std::optional<Side> side_;
   bool warned_ = false;
 };
 

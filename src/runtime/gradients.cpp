@@ -31,7 +31,6 @@ void Gradients::arrived(UnitParam& param) {
   Unit& unit = *param.unit;
   at::Tensor gradient = std::exchange(param.tensor.mutable_grad(), param.trap);
   if (!gradient.defined()) return;
-  gradient = gradient.detach();
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   if (comm_.size() == 1) return take_local(param, gradient);
 
@@ -46,20 +45,25 @@ void Gradients::arrived(UnitParam& param) {
 // Alone, a gradient stays where autograd put it unless it needs another type or order.
 void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   UnitRegion& region = param.region();
-  const bool fits =
-      gradient.scalar_type() == region.master && gradient.strides() == at::IntArrayRef(param.strides);
-  at::Tensor flat;
-  if (fits) {
-    flat = gradient.as_strided({gradient.numel()}, {1}, gradient.storage_offset()).detach();
-  } else {
-    flat = at::empty({param.place.numel}, region.shard.options());
-    flat.as_strided(param.place.param.shape, param.strides).copy_(gradient);
-  }
   at::Tensor& total = param.slice.mutable_grad();
-  if (total.defined())
-    total.add_(flat);
+  if (gradient.scalar_type() == region.master && gradient.strides() == at::IntArrayRef(param.strides)) {
+    const at::Tensor flat = raw_view(gradient, 0, {gradient.numel()}, {1});
+    if (total.defined())
+      total.add_(flat);
+    else
+      total = flat;
+    return;
+  }
+  make_gradient(region);
+  if (total.defined() && !total.is_same(param.gradient_slice)) {
+    param.gradient_slice.copy_(total);
+    total = param.gradient_slice;
+  }
+  const at::Tensor place = param.view_of(region.gradient);
+  if (std::exchange(total, param.gradient_slice).defined())
+    place.add_(gradient);
   else
-    total = flat;
+    place.copy_(gradient);
 }
 
 // Planned: memory at the planned place. Otherwise, and while gradients are kept back, memory of its own.
@@ -87,15 +91,34 @@ at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
   return at::zeros({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
 }
 
+// Note [Gradient shards]
+// On the CPU a gradient shard stays once it was made: fresh pages are dear. On a GPU it belongs to the
+// slices' .grad() and goes with them, at zero_grad(), so that it is not there when activations are at their
+// peak.
 void Gradients::make_gradient(UnitRegion& region) {
   if (region.gradient.defined()) return;
-  region.gradient = at::zeros_like(region.shard);
-  region.gradient_tag = mark(region.gradient, TagKind::gradient, &region);
+  if (auto storage = region.last_gradient.lock()) {
+    region.gradient = raw_view(region.shard, 0, region.shard.sizes(), {1});
+    region.gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+  } else {
+    region.gradient = device_.is_cpu() ? at::zeros_like(region.shard) : at::empty_like(region.shard);
+    region.gradient_tag = mark(region.gradient, TagKind::gradient, &region);
+    region.last_gradient = c10::weak_intrusive_ptr(
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(region.gradient.storage().unsafeGetStorageImpl()));
+  }
   for (const auto& param : region.unit->params) {
     if (&param->region() != &region) continue;
     const ShardRange range =
         region.unit->layout.range(param->place, region.unit->layout.ranks > 1 ? comm_.rank() : 0);
-    param->gradient_slice = region.gradient.narrow(0, range.in_shard, range.size).detach();
+    param->gradient_slice = raw_view(region.gradient, range.in_shard, {range.size}, {1});
+  }
+}
+
+void Gradients::let_go() {
+  if (device_.is_cpu()) return;
+  for (const auto& unit : units_) {
+    for (const auto& region : unit->regions) region->gradient = at::Tensor();
+    for (const auto& param : unit->params) param->gradient_slice = at::Tensor();
   }
 }
 
@@ -134,8 +157,12 @@ void Gradients::at_boundary() {
 }
 
 void Gradients::at_task_end() {
-  if (comm_.size() == 1 || !sync) return;
   const Quiet quiet;
+  if (comm_.size() > 1 && sync) reduce_at_end();
+  if (sync) let_go();
+}
+
+void Gradients::reduce_at_end() {
   if (schedule_.following()) {
     reduce_planned(true);
     if (anyone_surprised()) {

@@ -54,6 +54,8 @@ class Gradients {
   void reduce_planned(bool task_end);
   void reduce_complete();
   void reduce_rest();
+  void reduce_at_end();
+  void let_go();
   bool anyone_surprised();
   static bool has_gradient(const Unit& unit, const UnitRegion& region);
   at::Tensor own_buffer(const Unit& unit, UnitRegion& region);

@@ -1,6 +1,5 @@
 #include "runtime/unit.h"
 
-#include <ATen/ops/as_strided.h>
 #include <c10/core/ScalarType.h>
 
 namespace fsdp::detail {
@@ -30,8 +29,15 @@ void UnitParam::attach(const c10::Storage& storage, at::ScalarType type) const {
   tensor.unsafeGetTensorImpl()->set_storage_and_dtype(storage, c10::scalarTypeToTypeMeta(type));
 }
 
+at::Tensor raw_view(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape, at::IntArrayRef strides) {
+  at::Tensor view =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(flat.storage()), flat.key_set(), flat.dtype());
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(shape, strides, flat.storage_offset() + offset);
+  return view;
+}
+
 at::Tensor UnitParam::view_of(const at::Tensor& flat) const {
-  return at::as_strided(flat, place.param.shape, strides, flat.storage_offset() + place.offset);
+  return raw_view(flat, place.offset, place.param.shape, strides);
 }
 
 bool Unit::in_place() const {

@@ -30,7 +30,7 @@ struct UnitRegion {
   bool in_place = false;                // the shard is all there is: it needs no slot
 
   at::Tensor shard;     // [shard_numel]
-  at::Tensor gradient;  // [shard_numel]; undefined before the first reduce
+  at::Tensor gradient;  // [shard_numel]; undefined where nothing was reduced yet, and between steps on a GPU
   at::Tensor slot;      // [total] while gathering or gathered
   at::Tensor buffer;    // [total] while gradients arrive
   Work gathering;
@@ -38,6 +38,7 @@ struct UnitRegion {
   AddressRange nowhere;  // where it points while released, on the CPU
   int64_t version = 0;   // of the shard, when last gathered
   TagHandle parameter_tag, shard_tag, gradient_tag;
+  c10::weak_intrusive_ptr<c10::StorageImpl> last_gradient{c10::intrusive_ptr<c10::StorageImpl>()};
 
   int64_t slot_bytes() const;
   int64_t buffer_bytes() const;
@@ -98,6 +99,9 @@ struct Unit : std::enable_shared_from_this<Unit> {
   // The next reader finds changed values: LibTorch then refuses a backward that began with the old ones.
   void note_written();
 };
+
+// A tensor over `flat`'s storage, made without an operator.
+at::Tensor raw_view(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape, at::IntArrayRef strides);
 
 // The regions one after the other in `memory` [bytes], which begins at `offset`.
 void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, at::Tensor UnitRegion::*part,

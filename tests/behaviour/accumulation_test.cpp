@@ -25,6 +25,7 @@ struct Course {
   Optim optim = Optim::sgd;
   int64_t replicate_below = 0;
   Precision precision = {};
+  WrapPolicy wrap = by_size(200);
 };
 
 int64_t batch_number(const Course& run, int step, size_t turn, int rank) {
@@ -55,10 +56,18 @@ struct Sums {
   }
 };
 
-State train_reference(Learner& learner, const Course& run) {
+// Tied parameters once.
+std::vector<Tensor> trainable(Learner& learner) {
   std::vector<Tensor> params;
   for (auto& param : learner.parameters())
-    if (param.requires_grad()) params.push_back(param);
+    if (param.requires_grad() &&
+        std::none_of(params.begin(), params.end(), [&](const Tensor& seen) { return seen.is_same(param); }))
+      params.push_back(param);
+  return params;
+}
+
+State train_reference(Learner& learner, const Course& run) {
+  const std::vector<Tensor> params = trainable(learner);
   const auto optimizer = make_optimizer(run.optim, params);
   std::vector<Sums> sums(params.size(), Sums{std::vector<Tensor>(static_cast<size_t>(run.ranks)), {}});
   for (int step = 0; step < kSteps; ++step) {
@@ -96,7 +105,7 @@ void expect_reference(const Course& run, const std::function<std::shared_ptr<Lea
   for (int r = 0; r < run.ranks; ++r) modules.push_back(make());
   EXPECT_NO_THROW(run_ranks(run.ranks, [&](World& world) {
     auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())],
-                             {.wrap = by_size(200),
+                             {.wrap = run.wrap,
                               .strategy = run.strategy,
                               .precision = run.precision,
                               .replicate_below = run.replicate_below,
@@ -199,20 +208,37 @@ struct SameBranches : Branches {
   int ranks;
 };
 
-TEST(Accumulation, UnusedParametersDifferFromTurnToTurn) {
-  for (const int ranks : {1, 2, 3})
-    for (const Turns& turns : {Turns{Turn::reduce}, kReduceEach, kReduceLast, kMixture})
-      expect_reference({.learner = "branches", .ranks = ranks, .turns = turns},
-                       [ranks] { return std::make_shared<SameBranches>(ranks); });
+void expect_branches(const WrapPolicy& wrap, int ranks, const Turns& turns) {
+  expect_reference({.learner = "branches", .ranks = ranks, .turns = turns, .wrap = wrap},
+                   [ranks] { return std::make_shared<SameBranches>(ranks); });
 }
 
-// Nothing is gathered where everything is whole: then each rank may take a way of its own.
-TEST(Accumulation, UnusedParametersDifferFromRankToRankWithoutSharding) {
+TEST(Accumulation, UnusedUnitsDifferFromStepToStep) {
+  for (const int ranks : {1, 2, 3}) expect_branches(by_size(60), ranks, {Turn::reduce});
+}
+
+TEST(Accumulation, UnusedUnitsDifferFromTurnToTurn) {
+  for (const int ranks : {1, 2, 3})
+    for (const Turns& turns : {kReduceEach, kReduceLast}) expect_branches(by_size(60), ranks, turns);
+  for (const int ranks : {2, 3}) expect_branches(by_size(60), ranks, kMixture);
+}
+
+// One unit: its uses are the same every time, what is used of it is not.
+TEST(Accumulation, UnusedParametersOfOneUnitDifferFromStepToStep) {
+  for (const int ranks : {1, 2, 3}) expect_branches(whole_model(), ranks, {Turn::reduce});
+}
+
+TEST(Accumulation, UnusedParametersOfOneUnitDifferFromTurnToTurn) {
+  for (const int ranks : {1, 2, 3})
+    for (const Turns& turns : {kReduceEach, kReduceLast}) expect_branches(whole_model(), ranks, turns);
+}
+
+// Ranks may use different parameters of one unit.
+TEST(Accumulation, UnusedParametersOfOneUnitDifferFromRankToRank) {
   for (const int ranks : {2, 3})
     for (const Turns& turns : {Turns{Turn::reduce}, kReduceEach, kReduceLast})
-      expect_reference(
-          {.learner = "branches", .ranks = ranks, .turns = turns, .strategy = Strategy::no_shard},
-          [] { return std::make_shared<Branches>(); });
+      expect_reference({.learner = "branches", .ranks = ranks, .turns = turns, .wrap = whole_model()},
+                       [] { return std::make_shared<Branches>(); });
 }
 
 TEST(Accumulation, WhatNobodyUsedHasNoGradient) {
@@ -220,7 +246,7 @@ TEST(Accumulation, WhatNobodyUsedHasNoGradient) {
     run_ranks(ranks, [](World& world) {
       auto model = fully_shard(world, std::static_pointer_cast<Learner>(std::make_shared<SameBranches>(2)),
                                {.wrap = by_size(100)});
-      for (const Turn turn : kReduceLast) backward(model, 2 + world.rank(), turn);
+      for (const Turn turn : kReduceLast) backward(model, 4 + world.rank(), turn);
       for (const auto& item : model.named_parameters()) {
         const bool used = item.key().rfind("never", 0) != 0 && item.key().rfind("right", 0) != 0;
         require(item.value().grad().defined() || !used, item.key() + " has a gradient");
@@ -337,17 +363,18 @@ TEST(Accumulation, TwoForwardsOneBackward) {
     const auto loss_of = [ranks](auto& model, Learner& learner, int step, int rank) {
       return model(learner.batch(step * ranks + rank)) + model(learner.batch(100 + step * ranks + rank));
     };
-    const auto optimizer = make_optimizer(Optim::sgd, plain->parameters());
+    const auto params = trainable(*plain);
+    const auto optimizer = make_optimizer(Optim::sgd, params);
     for (int step = 0; step < kSteps; ++step) {
-      std::vector<std::vector<Tensor>> grads(plain->parameters().size());
+      std::vector<std::vector<Tensor>> grads(params.size());
       for (int rank = 0; rank < ranks; ++rank) {
         optimizer->zero_grad();
         const auto call = [&](const std::vector<Tensor>& batch) { return plain->forward(batch); };
         loss_of(call, *plain, step, rank).backward();
-        for (size_t i = 0; i < grads.size(); ++i) grads[i].push_back(plain->parameters()[i].grad());
+        for (size_t i = 0; i < grads.size(); ++i) grads[i].push_back(params[i].grad());
       }
       for (size_t i = 0; i < grads.size(); ++i)
-        plain->parameters()[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
+        params[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
       optimizer->step();
     }
     const State wanted = state_of(*plain);
