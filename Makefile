@@ -38,9 +38,9 @@ build: setup ## Build everything; binaries in build/<preset>/bin, and build/bin 
 	@if [ $(PRESET) = release ]; then ln -sfn release/bin build/bin; fi
 
 .PHONY: quickstart
-quickstart: ## Set up, build, and run four ranks on this machine
+quickstart: ## Set up, build, and train a small GPT on two ranks of this machine
 	@$(MAKE) --no-print-directory build PRESET=release
-	build/bin/01_hello_ranks --ranks 4
+	build/bin/03_train_gpt --ranks 2
 
 .PHONY: cuda
 cuda: ## Build the cuda preset: as release, and CUDA must be there

@@ -25,7 +25,8 @@ struct OpContext final : at::ObserverContext {
   Exchanged exchanged;
 };
 
-// fn(argument index, tensor) for every tensor among the inputs.
+// fn(argument index, tensor) for every tensor among the inputs. A list is one of tensors when its first
+// element is, or is none, as in a list of optional tensors.
 template <class Fn>
 void for_each_tensor(const at::RecordFunction& op, Fn fn) {
   const auto inputs = op.inputs();
@@ -33,9 +34,13 @@ void for_each_tensor(const at::RecordFunction& op, Fn fn) {
     const c10::IValue& value = inputs[i];
     if (value.isTensor()) {
       fn(i, value.toTensor());
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      for (const c10::IValue& element : value.toListRef())
-        if (element.isTensor()) fn(i, element.toTensor());
+    } else if (value.isList()) {
+      for (const c10::IValue& element : value.toListRef()) {
+        if (element.isTensor())
+          fn(i, element.toTensor());
+        else if (!element.isNone())
+          break;
+      }
     }
   }
 }
@@ -57,10 +62,10 @@ std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor
   const UnitRegion* region = tag.region;
   if (region == nullptr) return tag.kind == TagKind::parameter ? dropped_message() : "";
   if (tag.kind == TagKind::parameter) {
-    const std::string name = name_at(*region, tensor.storage_offset());
-    if (!region->unit->engine->may_read()) return sharded_message(name);
+    const auto name = [&] { return name_at(*region, tensor.storage_offset()); };
+    if (!region->unit->engine->may_read()) return sharded_message(name());
     if (traits.writes_argument(i))
-      return "fsdp: parameter '" + name +
+      return "fsdp: parameter '" + name() +
              "' is written inside forward; the write would be lost, since only the shard lasts. Write in "
              "model.full_params(true), or put the module on the ignored list.";
   }
@@ -91,13 +96,16 @@ void keep_as_cause(Engine* engine, const std::string& message) {
 }
 
 // A view of a released parameter must be a view of what will be gathered, not of the poison.
-void lend_storages(OpContext& context, const at::RecordFunction& op) {
+std::unique_ptr<OpContext> lend_storages(const at::RecordFunction& op) {
+  std::unique_ptr<OpContext> context;
   for_each_tensor(op, [&](size_t, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr || tag->kind != TagKind::parameter || tag->region == nullptr) return;
-    if (tensor.storage().unsafeGetStorageImpl() != tag->region->storage.unsafeGetStorageImpl())
-      context.exchanged.exchange(tensor, tag->region->storage);
+    if (tensor.storage().unsafeGetStorageImpl() == tag->region->storage.unsafeGetStorageImpl()) return;
+    if (!context) context = std::make_unique<OpContext>();
+    context->exchanged.exchange(tensor, tag->region->storage);
   });
+  return context;
 }
 
 std::string what_of(const std::exception_ptr& error) {
@@ -131,12 +139,9 @@ void gather_inputs(OpContext& context, const at::RecordFunction& op,
 }
 
 std::unique_ptr<at::ObserverContext> on_our_input(const at::RecordFunction& op) {
-  auto context = std::make_unique<OpContext>();
   const OpTraits& traits = traits_of(op);
-  if (traits.view || traits.metadata) {
-    lend_storages(*context, op);
-    return context;
-  }
+  if (traits.view || traits.metadata) return lend_storages(op);
+  auto context = std::make_unique<OpContext>();
   c10::SmallVector<Unit*, 4> units;
   std::string wrong;
   Engine* engine = nullptr;

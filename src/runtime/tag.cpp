@@ -14,7 +14,11 @@ void add_reference(Tag& tag) { std::atomic_ref(tag.references).fetch_add(1); }
 
 void drop_tag(void* context) {
   auto* tag = static_cast<Tag*>(context);
-  if (std::atomic_ref(tag->references).fetch_sub(1) == 1) delete tag;
+  const int64_t before = std::atomic_ref(tag->references).fetch_sub(1);
+  if (before == 1)
+    delete tag;
+  else if (before == 2 && tag->region != nullptr)
+    tag->memory.clear();  // only the handle is left: no storage needs the memory
 }
 
 TagHandle::TagHandle(TagKind kind, UnitRegion* region)

@@ -22,7 +22,7 @@ struct Tag {
   TagKind kind;
   UnitRegion* region;  // null when the model is gone
   int64_t references = 0;
-  at::DataPtr memory = {};  // what the storage owned before it was marked
+  at::DataPtr memory = {};  // what the storage owned before it was marked; goes with the storage
 };
 
 class TagHandle {

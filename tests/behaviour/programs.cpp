@@ -34,9 +34,8 @@ State weights_of(const torch::nn::Module& module) {
 
 namespace {
 
-// As the module's parameter lies in memory: gradients of channels-last weights are channels-last.
-Tensor in_memory_order(const Tensor& grad) {
-  const Tensor dense = grad.is_non_overlapping_and_dense() ? grad : grad.contiguous();
+// Flat, in the order of its memory, which is that of the module's parameter.
+Tensor in_memory_order(const Tensor& dense) {
   return dense.as_strided({dense.numel()}, {1}, dense.storage_offset());
 }
 

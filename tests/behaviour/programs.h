@@ -124,9 +124,9 @@ auto make_seeded(Make make) {
 }
 
 template <class Make, class Step>
-Outcome run_plain(Make make, Step step, int ranks, const Program& program) {
+void run_plain_here(Make make, Step step, int ranks, const Program& program, Outcome& outcome) {
+  at::set_num_threads(1);
   auto module = make_seeded(make);
-  Outcome outcome;
   std::vector<at::Tensor> trained;
   for (auto& item : module->named_parameters())
     if (item.value().requires_grad() && !program.ignored.contains(item.key()))
@@ -145,13 +145,21 @@ Outcome run_plain(Make make, Step step, int ranks, const Program& program) {
     for (auto& item : module->named_parameters()) {
       const at::Tensor grad = joined(taken, i++);
       item.value().mutable_grad() = grad;
-      if (grad.defined()) grads[item.key()] = grad.clone();
+      if (grad.defined()) grads[item.key()] = torch::empty_like(item.value()).copy_(grad).detach();
     }
     outcome.grads.push_back(std::move(grads));
     optimizer->step();
     for (auto& param : module->parameters()) param.mutable_grad() = at::Tensor();
   }
   outcome.weights = weights_of(*module);
+}
+
+// On a thread of its own, as ranks are: how many threads operators use is a thread's own setting, and shows
+// in bits.
+template <class Make, class Step>
+Outcome run_plain(Make make, Step step, int ranks, const Program& program) {
+  Outcome outcome;
+  run_ranks(1, [&](World&) { run_plain_here(make, step, ranks, program, outcome); });
   return outcome;
 }
 
@@ -159,6 +167,7 @@ Outcome run_plain(Make make, Step step, int ranks, const Program& program) {
 template <class Model, class Step>
 void check_sharded(Model& model, Step step, const World& world, const Outcome& wanted,
                    const Program& program) {
+  at::set_num_threads(1);
   const auto optimizer = optimizer_of(model.parameters());
   for (int s = 0; s < program.steps; ++s) {
     const Moment now{s, world.rank(), world.size()};
