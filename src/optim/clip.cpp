@@ -41,7 +41,7 @@ at::Tensor clip_norm(Engine& engine, double max_norm, double norm_type) {
   }
   const at::Tensor whole = local_norm(engine, norm_type, false);
   total = std::isinf(norm_type) ? total.maximum(whole) : (total + whole).pow(1.0 / norm_type);
-  total = total.view({}).to(at::kFloat);
+  total = total.squeeze().to(at::kFloat);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
   for (const UnitParam* param : engine.params)
     if (param->slice.grad().defined()) param->slice.grad().mul_(factor);

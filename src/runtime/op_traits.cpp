@@ -32,7 +32,8 @@ bool may_copy(std::string_view name) {
 OpTraits find_traits(const char* name, const char* overload) {
   OpTraits traits;
   traits.norm = is_one_of(name, {"aten::norm", "aten::linalg_vector_norm", "aten::_foreach_norm",
-                                 "aten::linalg_norm", "aten::frobenius_norm", "aten::nuclear_norm"});
+                                 "aten::linalg_norm", "aten::frobenius_norm", "aten::nuclear_norm",
+                                 "aten::abs" /* of a norm to infinity */});
   traits.joins = is_one_of(name, {"aten::cat", "aten::dot", "aten::vdot", "aten::concat"});
   const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
   if (!op) return traits;
