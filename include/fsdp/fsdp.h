@@ -4,6 +4,7 @@
 #include <fsdp/comm.h>
 #include <fsdp/error.h>
 #include <fsdp/optim.h>
+#include <fsdp/sampler.h>
 #include <fsdp/sharded.h>
 #include <fsdp/version.h>
 #include <fsdp/world.h>

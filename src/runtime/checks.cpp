@@ -4,7 +4,20 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <array>
+
 namespace fsdp::detail {
+
+void check_type(const at::Tensor& tensor, const std::string& name) {
+  TORCH_CHECK(tensor.layout() == at::kStrided, "fsdp: parameter '", name, "' is ", tensor.layout(),
+              "; only dense parameters can be sharded. Put it on the ignored list.");
+  constexpr std::array kTypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kByte};
+  TORCH_CHECK(std::find(kTypes.begin(), kTypes.end(), tensor.scalar_type()) != kTypes.end(),
+              "fsdp: parameter '", name, "' is of type ", tensor.scalar_type(),
+              ", which cannot be communicated (fp32, fp64, bf16, fp16, int64 and uint8 can). Put it on the "
+              "ignored list.");
+}
 
 void check_parameter(const UnitParam& param) {
   const auto* storage = param.tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();

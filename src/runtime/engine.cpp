@@ -123,12 +123,13 @@ void Engine::begin_cycle(Mode mode) {
   mode_ = mode;
   in_cycle_ = true;
   backward_seen_ = false;
+  synced_ = true;
 }
 
 void Engine::end_cycle() {
   if (!std::exchange(in_cycle_, false)) return;
   executor_.release_all();
-  if (!schedule_.worth_planning() || (mode_ == Mode::train && !backward_seen_)) return;
+  if (!schedule_.worth_planning() || (mode_ == Mode::train && !(backward_seen_ && synced_))) return;
   adopt_plan(mode_);
 }
 
@@ -161,7 +162,11 @@ void Engine::use(Unit& unit) {
     if (unit.state != UnitState::gathered) executor_.demand(unit);
     return;
   }
+  const Access* expected = schedule_.expected();
   const PlannedRun* run = schedule_.advance(access);
+  if (run == nullptr && expected != nullptr)
+    executor_.remark("'" + unit.name + "' came where '" + units[static_cast<size_t>(expected->unit)]->name +
+                     "' was planned");
   if (phase == Phase::backward) gradients_.at_boundary();
   if (run != nullptr && executor_.follow(run->before, units)) return;
   schedule_.leave_plan();
@@ -191,8 +196,10 @@ void Engine::enter_task() {
 void Engine::end_task(int task) {
   if (task != task_) return;
   task_ = -1;
+  synced_ = synced_ && gradients_.sync;
   try {
     gradients_.at_task_end();
+    note_memory();
     if (!schedule_.following())
       executor_.release_all();
     else if (schedule_.at_end())

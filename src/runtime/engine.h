@@ -53,6 +53,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Takes over the units of a model that is part of this one.
   void absorb(Engine& inner);
   void set_sync(bool on);
+  void forget_gradients() { gradients_.drop(); }
 
   TrainingState training_state() const { return state_; }
   std::exception_ptr last_error() const { return last_error_; }
@@ -79,6 +80,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Mode mode_ = Mode::train;
   bool in_cycle_ = false;
   bool backward_seen_ = false;
+  bool synced_ = true;  // every backward of the cycle was reduced
   int depth_ = 0;       // calls of the model in progress
   int task_ = -1;       // the backward in progress
   bool aside_ = false;  // an evaluation between forward and backward: not part of the cycle

@@ -139,12 +139,14 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   resident_.push_back(&unit);
   for (const auto& region : unit.regions)
     if (region->slot.defined()) gather_region(*region, unit);
+  remark_.clear();
   ++unit.gathers;
 }
 
 void Executor::gather_region(UnitRegion& region, const Unit& unit) {
   if (unit.layout.ranks > 1) {
-    region.gathering = comm_->all_gather(region.slot, region.shard, unit.name);
+    region.gathering = comm_->all_gather(region.slot, region.shard,
+                                         remark_.empty() ? unit.name : unit.name + ": " + remark_);
     return;
   }
   if (!side_) {

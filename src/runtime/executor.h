@@ -7,6 +7,8 @@
 #include <c10/core/Stream.h>
 
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/plan.h"
@@ -31,6 +33,8 @@ class Executor {
   void demand(Unit& unit);
   void release(Unit& unit);
   void release_all();
+  // Goes into the label of the next gather: ranks that went different ways read there how.
+  void remark(std::string text) { remark_ = std::move(text); }
 
   const std::vector<Unit*>& resident() const { return resident_; }
 
@@ -56,6 +60,7 @@ class Executor {
   };
   std::optional<Side> side_;
   bool warned_ = false;
+  std::string remark_;
 };
 
 }  // namespace fsdp::detail

@@ -24,7 +24,15 @@ void Gradients::reserve(int64_t bytes) {
   arena_ = comm_.allocate(MemoryUse::reduce, bytes, at::kByte);
 }
 
-int64_t Gradients::buffer_bytes() const { return arena_.defined() ? arena_.numel() : 0; }
+int64_t Gradients::buffer_bytes() const {
+  int64_t bytes = arena_.defined() ? arena_.numel() : 0;
+  for (const auto& unit : units_)
+    for (const auto& region : unit->regions)
+      if (region->buffer.defined() && !region->buffer.is_same(region->gradient) &&
+          !(arena_.defined() && region->buffer.is_alias_of(arena_)))
+        bytes += static_cast<int64_t>(region->buffer.nbytes());
+  return bytes;
+}
 
 void Gradients::arrived(UnitParam& param) {
   const Quiet quiet;
@@ -35,6 +43,7 @@ void Gradients::arrived(UnitParam& param) {
   if (comm_.size() == 1) return take_local(param, gradient);
 
   if (!unit.open) open(unit);
+  param.fresh = param.used = true;
   const at::Tensor place = param.view_of(param.region().buffer);
   if (std::exchange(param.fired, true))
     place.add_(gradient);
@@ -94,7 +103,7 @@ at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
 // Note [Gradient shards]
 // On the CPU a gradient shard stays once it was made: fresh pages are dear. On a GPU it belongs to the
 // slices' .grad() and goes with them, at zero_grad(), so that it is not there when activations are at their
-// peak.
+// peak; its padding, which nobody reads, is cleared on the CPU only.
 void Gradients::make_gradient(UnitRegion& region) {
   if (region.gradient.defined()) return;
   if (auto storage = region.last_gradient.lock()) {
@@ -158,31 +167,63 @@ void Gradients::at_boundary() {
 
 void Gradients::at_task_end() {
   const Quiet quiet;
-  if (comm_.size() > 1 && sync) reduce_at_end();
-  if (sync) let_go();
+  for_each_param([](UnitParam& param) { param.fresh = false; });
+  if (!sync) return;
+  if (comm_.size() > 1) reduce_at_end();
+  let_go();
 }
 
 void Gradients::reduce_at_end() {
+  std::vector<int64_t> used;
   if (schedule_.following()) {
     reduce_planned(true);
-    if (anyone_surprised()) {
+    if (anyone_surprised(used)) {
       schedule_.leave_plan();
       reduce_rest();
     }
   } else {
+    used = used_over_ranks(false);
     reduce_rest();
   }
   finish_before(schedule_.boundary() + 1);
+  if (device_.is_cpu()) settle_used(used);
+  for_each_param([](UnitParam& param) { param.used = param.assigned = false; });
+}
+
+// Per parameter, how many ranks had a gradient for it since the last reduce; at last, how many were
+// surprised.
+std::vector<int64_t> Gradients::used_over_ranks(bool surprised) {
+  if (!device_.is_cpu()) return {};
+  std::vector<int64_t> used;
+  for_each_param([&](UnitParam& param) { used.push_back(param.used ? 1 : 0); });
+  used.push_back(surprised ? 1 : 0);
+  return sum_over_ranks(used, "used parameters");
+}
+
+// The plan says what was used in the step it was made from. A slice has a gradient where some rank used its
+// parameter in this one.
+void Gradients::settle_used(const std::vector<int64_t>& used) {
+  size_t next = 0;
+  for_each_param([&](UnitParam& param) {
+    at::Tensor& gradient = param.slice.mutable_grad();
+    if (used[next++] == 0 && param.assigned)
+      gradient = at::Tensor();
+    else if (used[next - 1] > 0 && !gradient.defined())
+      gradient = param.gradient_slice;
+  });
 }
 
 // Asking costs a small exchange. On a GPU it would make the host wait in every step: there, a rank that takes
 // another way than planned is told so instead.
-bool Gradients::anyone_surprised() {
+bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
   std::string late;
   for (const auto& unit : units_)
     if (unit->open) late = unit->name;
   const bool surprised = std::exchange(surprised_, false) || !late.empty();
-  if (device_.is_cpu()) return sum_over_ranks({surprised ? 1 : 0}, "surprises")[0] > 0;
+  if (device_.is_cpu()) {
+    used = used_over_ranks(surprised);
+    return used.back() > 0;
+  }
   TORCH_CHECK(!surprised, "fsdp: rank ", comm_.rank(),
               " has gradients for other parameters than in the steps before",
               late.empty() ? "" : " (unit '" + late + "')",
@@ -246,7 +287,7 @@ void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
                       .used = used});
   for (const auto& region : unit.regions)
     if (region->layout.trainable) reduce_region(unit, *region, used);
-  for (const auto& param : unit.params) param->fired = false;
+  for (const auto& param : unit.params) param->fired = param->fresh = false;
   unit.open = false;
   ++unit.reduces;
 }
@@ -302,8 +343,9 @@ void Gradients::finish(Pending& pending) {
   }
   for (size_t i = 0; i < params.size(); ++i) {
     UnitParam& param = *params[i];
-    if (&param.region() == &region && (pending.used[i] || param.slice.grad().defined()))
-      param.slice.mutable_grad() = param.gradient_slice;
+    if (&param.region() != &region || (!pending.used[i] && !param.slice.grad().defined())) continue;
+    param.assigned = param.assigned || !param.slice.grad().defined();
+    param.slice.mutable_grad() = param.gradient_slice;
   }
 }
 
@@ -319,12 +361,16 @@ void Gradients::prepare_to_add(UnitRegion& region) {
   }
 }
 
-void Gradients::abandon() {
+void Gradients::drop() {
   for (const auto& unit : units_) {
     unit->open = false;
     for (const auto& region : unit->regions) region->buffer = at::Tensor();
-    for (const auto& param : unit->params) param->fired = false;
   }
+  for_each_param([](UnitParam& param) { param.fired = param.fresh = param.used = param.assigned = false; });
+}
+
+void Gradients::abandon() {
+  drop();
   surprised_ = false;
   const Quiet quiet;
   finish_before(schedule_.boundary() + 1);

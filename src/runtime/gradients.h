@@ -29,6 +29,8 @@ class Gradients {
   void at_boundary();
   // A backward ends: everything that arrived is reduced and in the gradient shards.
   void at_task_end();
+  // Forgets what was kept back.
+  void drop();
   // A backward failed: what arrived is dropped.
   void abandon();
 
@@ -56,7 +58,14 @@ class Gradients {
   void reduce_rest();
   void reduce_at_end();
   void let_go();
-  bool anyone_surprised();
+  bool anyone_surprised(std::vector<int64_t>& used);
+  std::vector<int64_t> used_over_ranks(bool surprised);
+  void settle_used(const std::vector<int64_t>& used);
+  template <class Fn>
+  void for_each_param(Fn fn) {
+    for (const auto& unit : units_)
+      for (const auto& param : unit->params) fn(*param);
+  }
   static bool has_gradient(const Unit& unit, const UnitRegion& region);
   at::Tensor own_buffer(const Unit& unit, UnitRegion& region);
   void make_gradient(UnitRegion& region);

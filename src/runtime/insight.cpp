@@ -105,11 +105,18 @@ MemoryStats Engine::memory_stats() const {
   for (const auto& unit : units) {
     stats.all_gathers += unit->gathers;
     stats.reduce_scatters += unit->reduces;
+    for (const auto& param : unit->params)
+      whole += param->place.numel * static_cast<int64_t>(c10::elementSize(param->region().master)) *
+               (param->requires_grad ? 2 : 1);
     for (const auto& region : unit->regions) {
       const auto shard = static_cast<int64_t>(region->shard.nbytes());
       stats.parameter_bytes += shard;
-      if (region->gradient.defined()) stats.gradient_bytes += shard;
-      whole += shard * unit->layout.ranks * (region->layout.trainable ? 2 : 1);
+      if (region->gradient.defined())
+        stats.gradient_bytes += shard;
+      else
+        for (const auto& param : unit->params)
+          if (&param->region() == region.get() && param->slice.grad().defined())
+            stats.gradient_bytes += static_cast<int64_t>(param->slice.grad().nbytes());
     }
   }
   stats.arena_bytes = executor_.arena_bytes();

@@ -152,6 +152,8 @@ std::unique_ptr<at::ObserverContext> on_our_input(const at::RecordFunction& op) 
       wrong = objection(traits, i, tensor, *tag);
       if (!wrong.empty() && tag->region != nullptr) engine = tag->region->unit->engine;
     }
+    if (tag->kind == TagKind::shard && tag->region != nullptr && traits.writes_argument(i))
+      tag->region->unit->note_write();
     if (tag->kind == TagKind::parameter && tag->region != nullptr &&
         std::find(units.begin(), units.end(), tag->region->unit) == units.end())
       units.push_back(tag->region->unit);

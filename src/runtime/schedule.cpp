@@ -26,6 +26,12 @@ void Schedule::begin(const CyclePlan* plan) {
   spoilt_ = false;
 }
 
+const Access* Schedule::expected() const {
+  return plan_ == nullptr || trace_.size() >= plan_->slots.runs.size()
+             ? nullptr
+             : &plan_->slots.runs[trace_.size()].access;
+}
+
 const PlannedRun* Schedule::advance(Access access) {
   const size_t position = trace_.size();
   trace_.push_back(access);

@@ -41,6 +41,8 @@ class Schedule {
   // Starts a cycle by `plan`; null: on demand.
   void begin(const CyclePlan* plan);
 
+  // What the plan has next; null: no plan, or it is at its end.
+  const Access* expected() const;
   // The model goes on to `access`. Returns what is planned for it, or null on demand.
   const PlannedRun* advance(Access access);
   // Goes on on demand.

@@ -27,6 +27,7 @@ class Sharding {
  private:
   void take_over_inner();
   std::vector<UnitDecl> units();
+  void check_params(const std::vector<UnitDecl>& decls) const;
   void bring_rest();
   std::shared_ptr<Unit> make_unit(const UnitDecl& decl, bool replicated);
   void make_regions(Unit& unit, const Precision& precision);
@@ -48,8 +49,8 @@ std::shared_ptr<Engine> Sharding::run() {
   walked_ = walk_module(module_);
   engine_ = std::make_shared<Engine>(world_, module_, options_);
   take_over_inner();
-  check_unshared(walked_);
   std::vector<UnitDecl> decls = units();
+  check_params(decls);
   bring_rest();
   const std::vector<ParamDecl> small = take_small(decls, options_.replicate_below);
   for (const UnitDecl& decl : decls) engine_->units.push_back(make_unit(decl, false));
@@ -88,6 +89,17 @@ std::vector<UnitDecl> Sharding::units() {
                       {.min_bytes = options_.min_unit_bytes, .max_bytes = options_.max_unit_bytes});
 }
 
+// Before anything is changed: a module that is refused stays as it was.
+void Sharding::check_params(const std::vector<UnitDecl>& decls) const {
+  WalkedModule ours;
+  for (const UnitDecl& decl : decls)
+    for (const ParamDecl& param : decl.params) {
+      ours.params.push_back(walked_.params[static_cast<size_t>(param.id)]);
+      check_type(ours.params.back().tensor, ours.params.back().names.front());
+    }
+  check_unshared(ours);
+}
+
 // Buffers and ignored parameters are whole on every rank, on its device, and start as rank 0's.
 void Sharding::bring_rest() {
   std::vector<at::Tensor> rest = module_.buffers();
@@ -97,7 +109,8 @@ void Sharding::bring_rest() {
   }
   for (at::Tensor& tensor : rest) {
     if (tensor.device() != world_.device()) tensor.set_data(tensor.to(world_.device()));
-    if (!options_.sync_module_states || world_.size() == 1 || tensor.numel() == 0) continue;
+    const bool plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
+    if (!options_.sync_module_states || world_.size() == 1 || tensor.numel() == 0 || !plain) continue;
     const at::Tensor copy = tensor.detach().contiguous().clone();
     engine_->comm.broadcast(copy.view({-1}).view(at::kByte), 0, "buffers").wait();
     tensor.detach().copy_(copy);
@@ -155,8 +168,6 @@ std::unique_ptr<UnitParam> Sharding::make_param(Unit& unit, const Placement& pla
   param->names = found.names;
   param->tensor = found.tensor;
   param->requires_grad = found.tensor.requires_grad();
-  TORCH_CHECK(found.tensor.layout() == at::kStrided, "fsdp: parameter '", found.names.front(), "' is ",
-              found.tensor.layout(), "; only dense parameters can be sharded. Put it on the ignored list.");
   const bool dense = found.tensor.is_non_overlapping_and_dense();
   param->strides = dense ? found.tensor.strides().vec()
                          : at::empty_like(found.tensor, at::MemoryFormat::Contiguous).strides().vec();

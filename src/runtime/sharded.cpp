@@ -73,6 +73,7 @@ std::vector<at::Tensor> ShardedModel::flat_parameters() const {
 
 void ShardedModel::zero_grad() {
   for (auto& slice : parameters()) slice.mutable_grad() = at::Tensor();
+  current(engine_).forget_gradients();
 }
 
 NoSync ShardedModel::no_sync() { return NoSync(engine_); }

@@ -2,6 +2,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <utility>
+
 namespace fsdp::detail {
 
 namespace {
@@ -66,11 +68,12 @@ int64_t Unit::buffer_bytes() const {
 
 bool Unit::complete() const {
   for (const auto& param : params)
-    if (param->requires_grad && !param->fired) return false;
+    if (param->requires_grad && !param->fresh) return false;
   return true;
 }
 
 bool Unit::stale() const {
+  if (written) return true;
   for (const auto& region : regions)
     if (region->shard._version() != region->version) return true;
   return false;
@@ -90,7 +93,13 @@ void Unit::unbind() {
                   param->region().compute);
 }
 
+void Unit::note_write() {
+  if (std::exchange(written, true)) return;
+  for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 void Unit::note_written() {
+  written = false;
   for (const auto& region : regions) region->version = region->shard._version();
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
 }

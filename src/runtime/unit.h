@@ -57,7 +57,10 @@ struct UnitParam {
   at::Tensor gradient_slice;  // of the gradient shard; undefined with it
   at::Tensor trap;  // stands in the module's .grad(): optimizers on the module are answered in words
   std::shared_ptr<torch::autograd::Node> accumulator;
-  bool fired = false;  // its gradient is in the buffer
+  bool fired = false;     // its gradient is in the buffer
+  bool fresh = false;     // it arrived in this backward and is not reduced yet
+  bool used = false;      // it arrived, on this rank, since gradients were last reduced
+  bool assigned = false;  // the plan gave the slice a gradient in this backward; it had none before
 
   UnitRegion& region() const;
   // The module's tensor sees `storage`, which has the layout of the region.
@@ -78,8 +81,9 @@ struct Unit : std::enable_shared_from_this<Unit> {
   std::vector<std::unique_ptr<UnitParam>> params;
 
   UnitState state = UnitState::sharded;
-  int64_t offset = -1;  // of its slot in the arena; -1: none, or outside
-  int pins = 0;         // operators in flight that read it
+  int64_t offset = -1;   // of its slot in the arena; -1: none, or outside
+  int pins = 0;          // operators in flight that read it
+  bool written = false;  // an operator wrote to its shards since they were gathered
   int64_t gathers = 0;
   int64_t reduces = 0;
   bool open = false;   // gradients have arrived that are not reduced
@@ -98,6 +102,8 @@ struct Unit : std::enable_shared_from_this<Unit> {
   void unbind();
   // The next reader finds changed values: LibTorch then refuses a backward that began with the old ones.
   void note_written();
+  // An operator is about to write to a shard. Version counters do not tell: optimizers write through data().
+  void note_write();
 };
 
 // A tensor over `flat`'s storage, made without an operator.

@@ -171,17 +171,6 @@ std::vector<Misuse> optimizers() {
        Told::error,
        After::unharmed,
        [](Scene& s) { s.model.zero_grad(); }},
-      {"stock clip_grad_norm_ over slices, infinity",
-       [](Scene& s) {
-         s.loss().backward();
-         torch::nn::utils::clip_grad_norm_(s.model.parameters(), 1.0,
-                                           std::numeric_limits<double>::infinity());
-       },
-       {"this rank", "model.clip_grad_norm_()"},
-       {2},
-       Told::error,
-       After::unharmed,
-       [](Scene& s) { s.model.zero_grad(); }},
       {"stock clip_grad_norm_ over module->parameters()",
        [](Scene& s) {
          s.loss().backward();

@@ -19,9 +19,10 @@ ARROWS = {
     "plan": {"base", "layout"},
     "launch": {"base"},
     "comm": {"base", "kernels", "launch", "monitor"},
+    "data": {"base", "launch"},
 }
-ARROWS["runtime"] = set(ARROWS)
-ARROWS["optim"] = set(ARROWS)
+ARROWS["runtime"] = set(ARROWS) - {"data"}
+ARROWS["optim"] = set(ARROWS) - {"data"}
 ARROWS["checkpoint"] = set(ARROWS)
 
 PURE = {"kernels", "layout", "plan"}

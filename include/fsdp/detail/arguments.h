@@ -43,6 +43,10 @@ struct Caster<at::Tensor> {
 template <class T>
 struct Caster<std::vector<T>> {
   static constexpr bool kCasts = Caster<T>::kCasts;
+  template <class Fn>
+  static void each(const std::vector<T>& values, Fn fn) {
+    for (const auto& value : values) fn(value);
+  }
   static std::vector<T> apply(const InputCast& cast, const std::vector<T>& values) {
     std::vector<T> result;
     for (const auto& value : values) result.push_back(cast_argument(cast, value));
@@ -52,6 +56,10 @@ struct Caster<std::vector<T>> {
 template <class T>
 struct Caster<std::optional<T>> {
   static constexpr bool kCasts = Caster<T>::kCasts;
+  template <class Fn>
+  static void each(const std::optional<T>& value, Fn fn) {
+    if (value) fn(*value);
+  }
   static std::optional<T> apply(const InputCast& cast, const std::optional<T>& value) {
     return value ? std::optional<T>(cast_argument(cast, *value)) : std::nullopt;
   }
@@ -59,6 +67,10 @@ struct Caster<std::optional<T>> {
 template <class A, class B>
 struct Caster<std::pair<A, B>> {
   static constexpr bool kCasts = Caster<A>::kCasts || Caster<B>::kCasts;
+  template <class Fn>
+  static void each(const std::pair<A, B>& pair, Fn fn) {
+    fn(pair.first), fn(pair.second);
+  }
   static std::pair<A, B> apply(const InputCast& cast, const std::pair<A, B>& pair) {
     return {cast_argument(cast, pair.first), cast_argument(cast, pair.second)};
   }
@@ -66,17 +78,25 @@ struct Caster<std::pair<A, B>> {
 template <class... Ts>
 struct Caster<std::tuple<Ts...>> {
   static constexpr bool kCasts = (Caster<Ts>::kCasts || ...);
+  template <class Fn>
+  static void each(const std::tuple<Ts...>& values, Fn fn) {
+    std::apply([&](const auto&... one) { (fn(one), ...); }, values);
+  }
   static std::tuple<Ts...> apply(const InputCast& cast, const std::tuple<Ts...>& values) {
     return std::apply([&](const auto&... each) { return std::tuple<Ts...>(cast_argument(cast, each)...); },
                       values);
   }
 };
 
-// The tensors among forward's arguments, to notice ranks that are fed the same batch.
-inline void collect(std::vector<at::Tensor>& tensors, const at::Tensor& tensor) { tensors.push_back(tensor); }
+// The tensors among forward's arguments, also inside containers, to notice ranks that are fed the same batch.
 template <class T>
-void collect(std::vector<at::Tensor>&,
-             const T&) requires(!std::is_convertible_v<const T&, const at::Tensor&>) {}
+void collect(std::vector<at::Tensor>& tensors, const T& value) {
+  if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
+    tensors.push_back(value);
+  } else if constexpr (Caster<T>::kCasts) {
+    Caster<T>::each(value, [&](const auto& inner) { collect(tensors, inner); });
+  }
+}
 template <class... Args>
 std::vector<at::Tensor> fingerprint(const Args&... args) {
   std::vector<at::Tensor> tensors;

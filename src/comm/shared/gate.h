@@ -48,8 +48,9 @@ class Gate {
   void ring(int rank, uint32_t interests);
 
   // Blocks until `ready()` holds. `needs(r)`: ready() cannot become true if rank r has left.
-  template <class Ready, class Needs>
-  Outcome wait(uint32_t interests, Clock::time_point deadline, Ready ready, Needs needs) {
+  // `look()` is called now and then meanwhile; it may report a fault.
+  template <class Ready, class Needs, class Look>
+  Outcome wait(uint32_t interests, Clock::time_point deadline, Ready ready, Needs needs, Look look) {
     if (ready()) return Outcome::ready;
     if (spin(ready)) return Outcome::ready;
     for (auto next_look = Clock::now() + kSlice;;) {
@@ -57,6 +58,7 @@ class Gate {
       if (ready()) return end_sleep(), Outcome::ready;
       if (Clock::now() >= next_look) {
         look_for_dead();
+        look();
         next_look = Clock::now() + kSlice;
       }
       look_for_left(needs);

@@ -97,7 +97,7 @@ bool Rounds::advance(RoundOp& op) {
     if (op.pipelined() && op.published_ == op.consumed_ + 1 && op.published_ < op.rounds()) try_publish(op);
     const uint64_t round = op.first_round_ + static_cast<uint64_t>(op.consumed_);
     if (!arrivals(round).reached()) return false;
-    if (op.consumed_ == 0) compare(op);
+    if (op.consumed_ == 0 && !compare(op)) throw_fault(op);
     op.consume(op.consumed_, bank_index(op, op.consumed_));
     finish(round);
     ++op.consumed_;
@@ -168,8 +168,8 @@ void Rounds::describe(const RoundOp& op) {
 }
 
 // A peer that is already further on has compared itself with us, so a record that was overwritten needs no
-// look.
-void Rounds::compare(const RoundOp& op) {
+// look. False: a mismatch was found and reported.
+bool Rounds::compare(const RoundOp& op) {
   const auto record_of = [&](int rank) -> const Record& {
     return gate_.view().page(rank).records[op.sequence_ % kRecords];
   };
@@ -182,8 +182,16 @@ void Rounds::compare(const RoundOp& op) {
                      std::to_string(world_ranks_[static_cast<size_t>(gate_.rank())]) + " issued " +
                      describe_record(mine) +
                      ". Every rank must issue the same collectives in the same order");
-    throw_fault(op);
+    return false;
   }
+  return true;
+}
+
+// Ranks that went different ways may wait for each other without any round being complete: one for a slot
+// that the other holds. What they have issued tells.
+void Rounds::look_for_mismatch() {
+  for (const RoundOpPtr& op : pending_)
+    if (op->consumed_ == 0 && !compare(*op)) return;
 }
 
 // Collectives move on meanwhile: the message may come from a rank that waits for one of them.

@@ -93,7 +93,7 @@ class Rounds {
       return ready();
     };
     const uint32_t all = interests | (messages_.pending() ? kMessages : 0u);
-    settle(gate_.wait(all, deadline, pump_and_check, needs), op, needs);
+    settle(gate_.wait(all, deadline, pump_and_check, needs, [this] { look_for_mismatch(); }), op, needs);
   }
 
   void settle(Gate::Outcome outcome, const RoundOp& op, const std::function<bool(int)>& late);
@@ -101,7 +101,8 @@ class Rounds {
   bool advance(RoundOp& op);
   bool may_advance_front() { return !pending_.empty() && !gate_.aborted(); }
   void describe(const RoundOp& op);
-  void compare(const RoundOp& op);
+  bool compare(const RoundOp& op);
+  void look_for_mismatch();
   bool try_publish(RoundOp& op);
   void publish_ready();
   bool bank_free(const RoundOp& op, int round) const;
