@@ -66,6 +66,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void adopt_plan(Mode mode);
   void enter_task();
   void end_task(int task);
+  void drop_failed_task();
   void check_module() const;
   void notice_writes();
   void watch(UnitParam& param);
@@ -81,6 +82,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool backward_seen_ = false;
   int depth_ = 0;       // calls of the model in progress
   int task_ = -1;       // the backward in progress
+  std::weak_ptr<bool> task_alive_;  // autograd has it still
   bool aside_ = false;  // an evaluation between forward and backward: not part of the cycle
   bool first_batch_ = true;
   TrainingState state_ = TrainingState::idle;

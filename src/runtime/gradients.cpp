@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/assert.h"
 #include "runtime/quiet.h"
@@ -67,8 +68,9 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
 }
 
 // Planned: memory at the planned place. Otherwise, and while gradients are kept back, memory of its own.
-void Gradients::open(Unit& unit) {
-  const Reduction* planned = sync ? schedule_.opening(unit.id) : nullptr;
+void Gradients::open(Unit& unit) { open(unit, sync ? schedule_.opening(unit.id) : nullptr); }
+
+void Gradients::open(Unit& unit, const Reduction* planned) {
   if (planned != nullptr && unit.layout.ranks > 1) {
     carve(unit, arena_, planned->offset, &UnitRegion::buffer, &UnitRegion::reduce);
     for (const auto& region : unit.regions)
@@ -160,42 +162,79 @@ void Gradients::at_task_end() {
   const Quiet quiet;
   if (comm_.size() > 1 && sync) reduce_at_end();
   if (sync) let_go();
+  schedule_.end_task();
 }
 
 void Gradients::reduce_at_end() {
   if (schedule_.following()) {
     reduce_planned(true);
-    if (anyone_surprised()) {
+    const Surprise surprise = ask_ranks();
+    if (surprise.late) {
       schedule_.leave_plan();
       reduce_rest();
     }
+    finish_before(schedule_.boundary() + 1);
+    if (surprise.other) correct_use();
   } else {
     reduce_rest();
+    finish_before(schedule_.boundary() + 1);
+    if (!planned_.empty()) correct_use();
   }
-  finish_before(schedule_.boundary() + 1);
+  planned_.clear();
 }
 
 // Asking costs a small exchange. On a GPU it would make the host wait in every step: there, a rank that takes
 // another way than planned is told so instead.
-bool Gradients::anyone_surprised() {
+Gradients::Surprise Gradients::ask_ranks() {
   std::string late;
   for (const auto& unit : units_)
     if (unit->open) late = unit->name;
   const bool surprised = std::exchange(surprised_, false) || !late.empty();
-  if (device_.is_cpu()) return sum_over_ranks({surprised ? 1 : 0}, "surprises")[0] > 0;
-  TORCH_CHECK(!surprised, "fsdp: rank ", comm_.rank(),
+  const bool other = std::any_of(planned_.begin(), planned_.end(),
+                                 [](const Planned& one) { return one.fired != one.used; });
+  if (device_.is_cpu()) {
+    const auto sums = sum_over_ranks({surprised ? 1 : 0, other ? 1 : 0}, "surprises");
+    return {.late = sums[0] > 0, .other = sums[1] > 0};
+  }
+  const bool unplanned = std::any_of(planned_.begin(), planned_.end(),
+                                     [](const Planned& one) { return one.fired && !one.used; });
+  TORCH_CHECK(!surprised && !unplanned, "fsdp: rank ", comm_.rank(),
               " has gradients for other parameters than in the steps before",
               late.empty() ? "" : " (unit '" + late + "')",
               "; on GPUs every rank must use the same parameters in every step, or change all at once");
-  return false;
+  return {};
+}
+
+// A planned reduction gives a gradient to the parameters that had one when it was planned. Now it is known which
+// of them some rank has used: they have one, the others do not unless they had one before.
+void Gradients::correct_use() {
+  std::vector<int64_t> fired;
+  for (const Planned& one : planned_) fired.push_back(one.fired ? 1 : 0);
+  fired = sum_over_ranks(fired, "used parameters");
+  std::map<const UnitParam*, bool> used;
+  std::map<UnitId, bool> changed;
+  for (size_t i = 0; i < planned_.size(); ++i) used[planned_[i].param] |= fired[i] > 0;
+  for (const Planned& one : planned_) {
+    at::Tensor& grad = one.param->slice.mutable_grad();
+    if (used[one.param] && !grad.defined()) grad = one.param->gradient_slice;
+    if (!used[one.param] && !one.had) grad = at::Tensor();
+    changed[one.param->unit->id] |= used[one.param] != one.used;
+  }
+  for (const auto& [id, really] : changed) {
+    if (!really) continue;
+    std::vector<bool> now;
+    for (const auto& param : units_[static_cast<size_t>(id)]->params) now.push_back(used[param.get()]);
+    schedule_.amend(id, now);
+  }
 }
 
 void Gradients::reduce_planned(bool task_end) {
   for (const Reduction* one : schedule_.due(task_end)) {
     Unit& unit = *units_[static_cast<size_t>(one->unit)];
-    if (!unit.open) open(unit);
+    if (!unit.open) open(unit, one);
     for (size_t i = 0; i < unit.params.size(); ++i)
-      if (unit.params[i]->fired && !one->used[i]) surprised_ = true;
+      if (UnitParam& param = *unit.params[i]; param.requires_grad)
+        planned_.push_back({&param, param.slice.grad().defined(), one->used[i], param.fired});
     reduce(unit, one->used, task_end);
   }
 }
@@ -210,7 +249,10 @@ void Gradients::reduce_complete() {
   states = sum_over_ranks(states, "complete units");
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = *units_[i];
-    if (states[2 * i] > 0 && !unit.open) open(unit);
+    if (states[2 * i] > 0 && !unit.open) {
+      open(unit);
+      unit.opened = schedule_.boundary() - 1;  // as on the ranks that have a gradient
+    }
     if (states[2 * i + 1] == comm_.size()) {
       std::vector<bool> used;
       for (const auto& param : unit.params) used.push_back(param->requires_grad);
@@ -244,6 +286,10 @@ void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
                       .at = schedule_.boundary(),
                       .task_end = task_end,
                       .used = used});
+  if (!schedule_.following())
+    for (Planned& one : planned_)  // what is reduced on demand is exact
+      for (size_t i = 0; i < unit.params.size(); ++i)
+        if (one.param == unit.params[i].get() && used[i]) one.had = true;
   for (const auto& region : unit.regions)
     if (region->layout.trainable) reduce_region(unit, *region, used);
   for (const auto& param : unit.params) param->fired = false;
@@ -327,7 +373,8 @@ void Gradients::abandon() {
   }
   surprised_ = false;
   const Quiet quiet;
-  finish_before(schedule_.boundary() + 1);
+  for (Pending& one : std::exchange(pending_, {})) one.work.wait();  // of a failed backward: no one sees it
+  planned_.clear();
 }
 
 std::vector<int64_t> Gradients::sum_over_ranks(const std::vector<int64_t>& values, const char* label) {

@@ -48,6 +48,7 @@ class Gradients {
 
   void take_local(UnitParam& param, const at::Tensor& gradient);
   void open(Unit& unit);
+  void open(Unit& unit, const Reduction* planned);
   void clear_padding(Unit& unit);
   void reduce(Unit& unit, std::vector<bool> used, bool task_end);
   void reduce_region(Unit& unit, UnitRegion& region, const std::vector<bool>& used);
@@ -56,7 +57,12 @@ class Gradients {
   void reduce_rest();
   void reduce_at_end();
   void let_go();
-  bool anyone_surprised();
+  struct Surprise {
+    bool late = false;   // gradients that no planned reduction took
+    bool other = false;  // a planned reduction took other parameters than planned
+  };
+  Surprise ask_ranks();
+  void correct_use();
   static bool has_gradient(const Unit& unit, const UnitRegion& region);
   at::Tensor own_buffer(const Unit& unit, UnitRegion& region);
   void make_gradient(UnitRegion& region);
@@ -72,6 +78,14 @@ class Gradients {
   const Units& units_;
   at::Tensor arena_;  // [bytes] gradient buffers at planned offsets
   std::deque<Pending> pending_;
+  // A parameter of a unit that was reduced as planned in this backward.
+  struct Planned {
+    UnitParam* param;
+    bool had;    // a gradient before
+    bool used;   // by the plan
+    bool fired;  // on this rank
+  };
+  std::vector<Planned> planned_;
   bool surprised_ = false;  // a gradient came that the plan did not expect
 };
 

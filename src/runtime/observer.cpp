@@ -20,7 +20,20 @@ namespace {
 struct OpContext final : at::ObserverContext {
   ~OpContext() override {
     for (Unit* unit : pinned) --unit->pins;
+    for (const Lent& one : lent)  // an operator inside may have gathered the unit: then the loan is its own
+      if (one.region->unit->state != UnitState::gathered)
+        one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(one.own);
   }
+  struct Lent {
+    at::Tensor tensor;
+    c10::Storage own;
+    const UnitRegion* region;
+  };
+  void lend(const at::Tensor& tensor, const UnitRegion& region) {
+    lent.push_back({tensor, tensor.storage(), &region});
+    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(region.storage);
+  }
+  std::vector<Lent> lent;
   c10::SmallVector<Unit*, 4> pinned;
   Exchanged exchanged;
 };
@@ -96,7 +109,7 @@ void lend_storages(OpContext& context, const at::RecordFunction& op) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr || tag->kind != TagKind::parameter || tag->region == nullptr) return;
     if (tensor.storage().unsafeGetStorageImpl() != tag->region->storage.unsafeGetStorageImpl())
-      context.exchanged.exchange(tensor, tag->region->storage);
+      context.lend(tensor, *tag->region);
   });
 }
 
@@ -128,6 +141,7 @@ void gather_inputs(OpContext& context, const at::RecordFunction& op,
       return refuse(context, op, what_of(std::current_exception()));
     }
   }
+  lend_storages(context, op);  // an alias made while released, by data(): not known to the unit
 }
 
 std::unique_ptr<at::ObserverContext> on_our_input(const at::RecordFunction& op) {
@@ -147,6 +161,8 @@ std::unique_ptr<at::ObserverContext> on_our_input(const at::RecordFunction& op) 
       wrong = objection(traits, i, tensor, *tag);
       if (!wrong.empty() && tag->region != nullptr) engine = tag->region->unit->engine;
     }
+    if (tag->kind == TagKind::shard && tag->region != nullptr && traits.writes_argument(i))
+      tag->region->unit->announce_write();
     if (tag->kind == TagKind::parameter && tag->region != nullptr &&
         std::find(units.begin(), units.end(), tag->region->unit) == units.end())
       units.push_back(tag->region->unit);

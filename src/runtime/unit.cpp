@@ -90,7 +90,13 @@ void Unit::unbind() {
                   param->region().compute);
 }
 
+void Unit::announce_write() {
+  if (std::exchange(announced, true)) return;
+  for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 void Unit::note_written() {
+  announced = false;
   for (const auto& region : regions) region->version = region->shard._version();
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
 }

@@ -82,6 +82,7 @@ struct Unit : std::enable_shared_from_this<Unit> {
   int pins = 0;         // operators in flight that read it
   int64_t gathers = 0;
   int64_t reduces = 0;
+  bool announced = false;  // a write since the last note_written()
   bool open = false;   // gradients have arrived that are not reduced
   int32_t opened = 0;  // boundaries passed when the first of them did
 
@@ -98,6 +99,8 @@ struct Unit : std::enable_shared_from_this<Unit> {
   void unbind();
   // The next reader finds changed values: LibTorch then refuses a backward that began with the old ones.
   void note_written();
+  // A shard is about to be written: a backward that comes before the next forward must not go on.
+  void announce_write();
 };
 
 // A tensor over `flat`'s storage, made without an operator.
