@@ -55,6 +55,11 @@ std::string sharded_message(const std::string& name) {
          "model.parameters() or work inside model.full_params().";
 }
 
+std::string dropped_message() {
+  return "fsdp: this parameter belongs to a sharded model that is gone; keep the handle that fully_shard() "
+         "returned";
+}
+
 std::string trap_message(const std::string& name) {
   return "fsdp: the gradient of parameter '" + name +
          "' is sharded: optimizers and clipping take model.parameters(), not module->parameters().";

@@ -26,8 +26,7 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
       module(module_),
       options(options_),
       comm(Comm::create(world_, options_.comm)),
-      executor_(world_.size() > 1 && options_.strategy != Strategy::no_shard ? &comm : nullptr,
-                world_.device(), options_.limit_all_gathers),
+      executor_(nullptr, world_.device(), options_.limit_all_gathers),
       gradients_(comm, world_.device(), schedule_, units) {
   install_observer();
 }
@@ -35,10 +34,15 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
 Engine::~Engine() {
   try {
     executor_.release_all();
-    for (const auto& unit : units)
-      for (const auto& param : unit->params) param->attach(param->poison, param->region().compute);
   } catch (const std::exception&) {
     // The group has failed; nothing is read from its memory again.
+  }
+  // Views and saved tensors outlive the memory: they are answered in words.
+  for (const auto& unit : units) {
+    for (const auto& param : unit->params) param->attach(param->poison, param->region().compute);
+    for (const auto& region : unit->regions)
+      region->storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+          dropped_message());
   }
   remove_observer();
 }
@@ -54,6 +58,11 @@ void Engine::start() {
     unit->engine = this;
     unit->id = static_cast<UnitId>(&unit - units.data());
   }
+  // Slots of sharded units are memory that ranks share; a unit that is whole on every rank has its own then.
+  const bool sharded =
+      std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->layout.ranks > 1; });
+  executor_.share(sharded ? &comm : nullptr);
+  for (const auto& unit : units) unit->outside = sharded && unit->layout.ranks == 1;
   for (UnitParam* param : params)
     if (param->requires_grad) watch(*param);
   executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
@@ -83,18 +92,14 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
                 "fsdp: the model was called inside full_params(); end that scope first");
     cause_ = nullptr;
     check_module();
-    if (task_ != -1) {  // a backward that threw
-      task_ = -1;
-      captured_ = 0;
-      gradients_.abandon();
-      schedule_.spoil();
-    }
+    drop_failed_task();
     if (std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
     begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
     state_ = TrainingState::forward_backward;
   } catch (...) {
     --depth_;
+    fail(std::current_exception());
     throw;
   }
 }
@@ -157,6 +162,7 @@ void Engine::use(Unit& unit) {
   if (aside_) return executor_.demand(unit);
   const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
   if (phase == Phase::backward) enter_task();
+  if (unit.outside && unit.in_place()) return;  // always there: ranks may differ in whether they read it
   const Access access{unit.id, phase};
   if (schedule_.current() != nullptr && *schedule_.current() == access) {
     if (unit.state != UnitState::gathered) executor_.demand(unit);
@@ -182,15 +188,29 @@ void Engine::fail(std::exception_ptr error) {
 // Note [The end of a backward]
 // A callback queued with autograd runs when its graph task ends. Recomputation and gradient penalties run
 // tasks inside the task; they end earlier, and what they leave is still reduced at the end of the outer one.
+// Autograd drops the callback of a backward that threw without calling it.
+void Engine::drop_failed_task() {
+  if (task_ == -1 || !task_alive_.expired()) return;
+  task_ = -1;
+  captured_ = 0;
+  gradients_.abandon();
+  schedule_.spoil();
+  if (depth_ == 0) state_ = TrainingState::idle;
+}
+
 void Engine::enter_task() {
+  drop_failed_task();
   if (task_ != -1) return;
   task_ = graph_task();
+  const auto alive = std::make_shared<bool>(true);
+  task_alive_ = alive;
   backward_seen_ = true;
   state_ = TrainingState::forward_backward;
   notice_writes();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), task = task_] {
-    if (const auto engine = weak.lock()) engine->end_task(task);
-  });
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [weak = weak_from_this(), task = task_, alive] {
+        if (const auto engine = weak.lock()) engine->end_task(task);
+      });
 }
 
 void Engine::end_task(int task) {
@@ -271,6 +291,7 @@ void Engine::absorb(Engine& inner) {
 
 void Engine::open_full_params(bool write_back) {
   TORCH_CHECK(state_ != TrainingState::summon_full_params, "fsdp: full_params() inside full_params()");
+  drop_failed_task();
   TORCH_CHECK(depth_ == 0 && task_ == -1, "fsdp: full_params() inside a call of the model or a backward");
   end_cycle();
   const Quiet quiet;

@@ -67,6 +67,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void adopt_plan(Mode mode);
   void enter_task();
   void end_task(int task);
+  void drop_failed_task();
   void check_module() const;
   void notice_writes();
   void watch(UnitParam& param);
@@ -80,10 +81,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Mode mode_ = Mode::train;
   bool in_cycle_ = false;
   bool backward_seen_ = false;
-  bool synced_ = true;  // every backward of the cycle was reduced
-  int depth_ = 0;       // calls of the model in progress
-  int task_ = -1;       // the backward in progress
-  bool aside_ = false;  // an evaluation between forward and backward: not part of the cycle
+  bool synced_ = true;              // every backward of the cycle was reduced
+  int depth_ = 0;                   // calls of the model in progress
+  int task_ = -1;                   // the backward in progress
+  std::weak_ptr<bool> task_alive_;  // autograd has it still
+  bool aside_ = false;              // an evaluation between forward and backward: not part of the cycle
   bool first_batch_ = true;
   TrainingState state_ = TrainingState::idle;
   std::exception_ptr cause_;

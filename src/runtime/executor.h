@@ -20,6 +20,9 @@ class Executor {
  public:
   Executor(Comm* comm, c10::Device device, int max_slots);
 
+  // Units are gathered through `comm`; null: every unit is whole on this rank. Before the first reserve().
+  void share(Comm* comm) { comm_ = comm; }
+
   // The memory slots come from; what is in it must be released. Collective where several ranks share it.
   void reserve(int64_t bytes);
   int64_t arena_bytes() const { return arena_.defined() ? arena_.numel() : 0; }

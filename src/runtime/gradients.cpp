@@ -76,8 +76,9 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
 }
 
 // Planned: memory at the planned place. Otherwise, and while gradients are kept back, memory of its own.
-void Gradients::open(Unit& unit) {
-  const Reduction* planned = sync ? schedule_.opening(unit.id) : nullptr;
+void Gradients::open(Unit& unit) { open(unit, sync ? schedule_.opening(unit.id) : nullptr); }
+
+void Gradients::open(Unit& unit, const Reduction* planned) {
   if (planned != nullptr && unit.layout.ranks > 1) {
     carve(unit, arena_, planned->offset, &UnitRegion::buffer, &UnitRegion::reduce);
     for (const auto& region : unit.regions)
@@ -168,9 +169,11 @@ void Gradients::at_boundary() {
 void Gradients::at_task_end() {
   const Quiet quiet;
   for_each_param([](UnitParam& param) { param.fresh = false; });
-  if (!sync) return;
-  if (comm_.size() > 1) reduce_at_end();
-  let_go();
+  if (sync) {
+    if (comm_.size() > 1) reduce_at_end();
+    let_go();
+  }
+  schedule_.end_task();
 }
 
 void Gradients::reduce_at_end() {
@@ -228,15 +231,16 @@ bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
               " has gradients for other parameters than in the steps before",
               late.empty() ? "" : " (unit '" + late + "')",
               "; on GPUs every rank must use the same parameters in every step, or change all at once");
-  return false;
+  return {};
 }
 
 void Gradients::reduce_planned(bool task_end) {
   for (const Reduction* one : schedule_.due(task_end)) {
     Unit& unit = *units_[static_cast<size_t>(one->unit)];
-    if (!unit.open) open(unit);
-    for (size_t i = 0; i < unit.params.size(); ++i)
-      if (unit.params[i]->fired && !one->used[i]) surprised_ = true;
+    if (!unit.open) open(unit, one);
+    if (!device_.is_cpu())  // on the CPU ranks settle at the end what was used
+      for (size_t i = 0; i < unit.params.size(); ++i)
+        surprised_ = surprised_ || (unit.params[i]->fired && !one->used[i]);
     reduce(unit, one->used, task_end);
   }
 }
@@ -251,7 +255,10 @@ void Gradients::reduce_complete() {
   states = sum_over_ranks(states, "complete units");
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = *units_[i];
-    if (states[2 * i] > 0 && !unit.open) open(unit);
+    if (states[2 * i] > 0 && !unit.open) {
+      open(unit);
+      unit.opened = schedule_.boundary() - 1;  // as on the ranks that have a gradient
+    }
     if (states[2 * i + 1] == comm_.size()) {
       std::vector<bool> used;
       for (const auto& param : unit.params) used.push_back(param->requires_grad);
@@ -373,7 +380,7 @@ void Gradients::abandon() {
   drop();
   surprised_ = false;
   const Quiet quiet;
-  finish_before(schedule_.boundary() + 1);
+  for (Pending& one : std::exchange(pending_, {})) one.work.wait();  // of a failed backward: no one sees it
 }
 
 std::vector<int64_t> Gradients::sum_over_ranks(const std::vector<int64_t>& values, const char* label) {

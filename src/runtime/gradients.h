@@ -50,6 +50,7 @@ class Gradients {
 
   void take_local(UnitParam& param, const at::Tensor& gradient);
   void open(Unit& unit);
+  void open(Unit& unit, const Reduction* planned);
   void clear_padding(Unit& unit);
   void reduce(Unit& unit, std::vector<bool> used, bool task_end);
   void reduce_region(Unit& unit, UnitRegion& region, const std::vector<bool>& used);

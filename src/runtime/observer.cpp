@@ -20,7 +20,20 @@ namespace {
 struct OpContext final : at::ObserverContext {
   ~OpContext() override {
     for (Unit* unit : pinned) --unit->pins;
+    for (const Lent& one : lent)  // an operator inside may have gathered the unit: then the loan is its own
+      if (one.region->unit->state != UnitState::gathered)
+        one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(one.own);
   }
+  struct Lent {
+    at::Tensor tensor;
+    c10::Storage own;
+    const UnitRegion* region;
+  };
+  void lend(const at::Tensor& tensor, const UnitRegion& region) {
+    lent.push_back({tensor, tensor.storage(), &region});
+    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(region.storage);
+  }
+  std::vector<Lent> lent;
   c10::SmallVector<Unit*, 4> pinned;
   Exchanged exchanged;
 };
@@ -50,11 +63,6 @@ std::string name_at(const UnitRegion& region, int64_t offset) {
   for (const auto& param : region.unit->params)
     if (&param->region() == &region && param->place.offset <= offset) name = param->names.front();
   return name;
-}
-
-std::string dropped_message() {
-  return "fsdp: this parameter belongs to a sharded model that is gone; keep the handle that fully_shard() "
-         "returned";
 }
 
 // What is wrong with an operator that has `tensor` as its argument `i`; empty: nothing.
@@ -95,17 +103,16 @@ void keep_as_cause(Engine* engine, const std::string& message) {
         std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message)));
 }
 
-// A view of a released parameter must be a view of what will be gathered, not of the poison.
-std::unique_ptr<OpContext> lend_storages(const at::RecordFunction& op) {
-  std::unique_ptr<OpContext> context;
+// A view of a released parameter must be a view of what will be gathered, not of the poison; and a tensor
+// that took the poison along (data(), a copy of the handle) reads what was gathered.
+void lend_storages(std::unique_ptr<OpContext>& context, const at::RecordFunction& op) {
   for_each_tensor(op, [&](size_t, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr || tag->kind != TagKind::parameter || tag->region == nullptr) return;
     if (tensor.storage().unsafeGetStorageImpl() == tag->region->storage.unsafeGetStorageImpl()) return;
     if (!context) context = std::make_unique<OpContext>();
-    context->exchanged.exchange(tensor, tag->region->storage);
+    context->lend(tensor, *tag->region);
   });
-  return context;
 }
 
 std::string what_of(const std::exception_ptr& error) {
@@ -121,7 +128,7 @@ std::string what_of(const std::exception_ptr& error) {
 }
 
 // A unit that an operator around this one holds is there already.
-void gather_inputs(OpContext& context, const at::RecordFunction& op,
+bool gather_inputs(OpContext& context, const at::RecordFunction& op,
                    const c10::SmallVector<Unit*, 4>& units) {
   c10::SmallVector<Unit*, 4> missing;
   for (Unit* unit : units) {
@@ -133,15 +140,21 @@ void gather_inputs(OpContext& context, const at::RecordFunction& op,
       unit->engine->use(*unit);
     } catch (...) {
       unit->engine->fail(std::current_exception());
-      return refuse(context, op, what_of(std::current_exception()));
+      refuse(context, op, what_of(std::current_exception()));
+      return false;
     }
   }
+  return true;
 }
 
 std::unique_ptr<at::ObserverContext> on_our_input(const at::RecordFunction& op) {
   const OpTraits& traits = traits_of(op);
-  if (traits.view || traits.metadata) return lend_storages(op);
-  auto context = std::make_unique<OpContext>();
+  std::unique_ptr<OpContext> context;
+  if (traits.view || traits.metadata) {
+    lend_storages(context, op);
+    return context;
+  }
+  context = std::make_unique<OpContext>();
   c10::SmallVector<Unit*, 4> units;
   std::string wrong;
   Engine* engine = nullptr;
@@ -162,7 +175,7 @@ std::unique_ptr<at::ObserverContext> on_our_input(const at::RecordFunction& op) 
     keep_as_cause(engine, wrong);
     refuse(*context, op, wrong);
   } else {
-    gather_inputs(*context, op, units);
+    if (gather_inputs(*context, op, units)) lend_storages(context, op);
   }
   return context;
 }

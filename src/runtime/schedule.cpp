@@ -21,6 +21,8 @@ CyclePlan make_cycle_plan(const std::vector<Access>& trace, std::vector<Reductio
 
 void Schedule::begin(const CyclePlan* plan) {
   plan_ = plan;
+  made_.assign(plan != nullptr ? plan->reductions.size() : 0, false);
+  task_ = 0;
   trace_.clear();
   reductions_.clear();
   spoilt_ = false;
@@ -38,28 +40,37 @@ const PlannedRun* Schedule::advance(Access access) {
   if (plan_ == nullptr) return nullptr;
   const auto& runs = plan_->slots.runs;
   if (position < runs.size() && runs[position].access == access) return &runs[position];
-  leave_plan(boundary() - 1);
+  leave_plan();
   return nullptr;
 }
 
-void Schedule::leave_plan(int32_t done) {
+// What was made is part of what the new plan is made from.
+void Schedule::leave_plan() {
   if (plan_ == nullptr) return;
-  for (const Reduction& one : plan_->reductions)
-    if (one.at <= done) reductions_.push_back(one);
+  for (size_t i = 0; i < made_.size(); ++i)
+    if (made_[i]) reductions_.push_back(plan_->reductions[i]);
   plan_ = nullptr;
 }
 
-std::vector<const Reduction*> Schedule::due(bool task_end) const {
+std::vector<const Reduction*> Schedule::due(bool task_end) {
   std::vector<const Reduction*> found;
-  for (const Reduction& one : plan_->reductions)
-    if (one.at == boundary() && one.task_end == task_end) found.push_back(&one);
+  for (size_t i = 0; i < made_.size(); ++i) {
+    const Reduction& one = plan_->reductions[i];
+    if (made_[i] || one.at != boundary() || one.task != task_ || one.task_end != task_end) continue;
+    made_[i] = true;
+    found.push_back(&one);
+  }
   return found;
 }
 
 const Reduction* Schedule::opening(UnitId unit) const {
   if (plan_ == nullptr) return nullptr;
-  for (const Reduction& one : plan_->reductions)
-    if (one.unit == unit && one.opened <= boundary() && boundary() <= one.at) return &one;
+  for (size_t i = 0; i < made_.size(); ++i) {
+    const Reduction& one = plan_->reductions[i];
+    if (!made_[i] && one.unit == unit && one.task == task_ && one.opened <= boundary() &&
+        boundary() <= one.at)
+      return &one;
+  }
   return nullptr;
 }
 

@@ -22,6 +22,7 @@ struct Reduction {
   int32_t at = 0;               // boundaries passed when it was reduced
   bool task_end = false;        // reduced at the end of a backward, not at a boundary
   std::vector<bool> used = {};  // which parameters some rank used
+  int32_t task = 0;             // backwards ended before in the cycle
   int64_t offset = 0;           // of its buffer in the gradient arena
 };
 
@@ -46,7 +47,9 @@ class Schedule {
   // The model goes on to `access`. Returns what is planned for it, or null on demand.
   const PlannedRun* advance(Access access);
   // Goes on on demand.
-  void leave_plan() { leave_plan(boundary()); }
+  void leave_plan();
+  // A backward has ended.
+  void end_task() { ++task_; }
   // What was recorded is no cycle to repeat.
   void spoil() { spoilt_ = true, plan_ = nullptr; }
 
@@ -58,9 +61,12 @@ class Schedule {
   const std::vector<Instruction>& after() const { return plan_->slots.after; }
 
   // Following: the planned reductions of this moment, and the one whose buffer a unit opens now or null.
-  std::vector<const Reduction*> due(bool task_end) const;
+  std::vector<const Reduction*> due(bool task_end);
   const Reduction* opening(UnitId unit) const;
-  void record(Reduction reduction) { reductions_.push_back(std::move(reduction)); }
+  void record(Reduction reduction) {
+    reduction.task = task_;
+    reductions_.push_back(std::move(reduction));
+  }
 
   // Whether the cycle just run should be planned anew, and from what.
   bool worth_planning() const { return !spoilt_ && !trace_.empty() && !at_end(); }
@@ -68,10 +74,9 @@ class Schedule {
   const std::vector<Reduction>& reductions() const { return reductions_; }
 
  private:
-  // `done`: the last boundary whose reductions were made. They are part of what the new plan is made from.
-  void leave_plan(int32_t done);
-
   const CyclePlan* plan_ = nullptr;
+  std::vector<bool> made_;  // which of the planned reductions
+  int32_t task_ = 0;
   std::vector<Access> trace_;
   std::vector<Reduction> reductions_;
   bool spoilt_ = false;

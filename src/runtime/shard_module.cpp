@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "layout/units.h"
 #include "runtime/checks.h"
@@ -62,6 +63,17 @@ std::shared_ptr<Engine> Sharding::run() {
 
 // Parameters that an earlier fully_shard() took keep their units.
 void Sharding::take_over_inner() {
+  std::set<const c10::TensorImpl*> ours;
+  for (const FoundParam& found : walked_.params) ours.insert(found.tensor.unsafeGetTensorImpl());
+  for (const FoundParam& found : walked_.params) {
+    const Tag* tag = tag_of(found.tensor);
+    if (tag == nullptr || tag->region == nullptr) continue;
+    for (const auto& unit : tag->region->unit->engine->units)
+      for (const auto& param : unit->params)
+        TORCH_CHECK(ours.contains(param->tensor.unsafeGetTensorImpl()), "fsdp: parameter '",
+                    found.names.front(), "' was sharded together with '", param->names.front(),
+                    "', which is not part of this module");
+  }
   for (size_t id = 0; id < walked_.params.size(); ++id) {
     const Tag* tag = tag_of(walked_.params[id].tensor);
     if (tag == nullptr) continue;
