@@ -52,6 +52,7 @@ struct LstmLearner : Learner {
     auto gen = generator(index);
     return {torch::randn({5, 4, 6}, gen), torch::randn({5, 4, 3}, gen)};
   }
+  int64_t batch_dim() const override { return 1; }
   Tensor forward(const std::vector<Tensor>& batch) override {
     return torch::mse_loss(head(std::get<0>(lstm(batch[0]))), batch[1]);
   }

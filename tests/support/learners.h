@@ -16,6 +16,7 @@ struct Learner : torch::nn::Module {
   virtual std::vector<torch::Tensor> batch(int64_t index) const = 0;
   std::vector<torch::Tensor> batch_on(int64_t index, torch::Device device,
                                       torch::ScalarType type = torch::kFloat) const;
+  virtual int64_t batch_dim() const { return 0; }
   virtual torch::Tensor forward(const std::vector<torch::Tensor>& batch) = 0;
 };
 

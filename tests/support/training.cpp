@@ -8,6 +8,8 @@ using at::Tensor;
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optim kind, std::vector<Tensor> params) {
   switch (kind) {
+    case Optim::plain_sgd:
+      return std::make_unique<torch::optim::SGD>(std::move(params), 0.05);
     case Optim::sgd:
       return std::make_unique<torch::optim::SGD>(std::move(params),
                                                  torch::optim::SGDOptions(0.05).momentum(0.9));
@@ -89,7 +91,19 @@ State train_whole_batch(Learner& learner, int ranks, int steps, Optim kind) {
       for (size_t i = 0; i < 2; ++i) parts[i].push_back(batch[i]);
     }
     optimizer->zero_grad();
-    learner.forward({at::cat(parts[0]), at::cat(parts[1])}).backward();
+    learner.forward({at::cat(parts[0], learner.batch_dim()), at::cat(parts[1], learner.batch_dim())})
+        .backward();
+    optimizer->step();
+  }
+  return state_of(learner);
+}
+
+State train_accumulated(Learner& learner, int ranks, int steps, Optim kind) {
+  const auto optimizer = make_optimizer(kind, trainable(learner));
+  for (int step = 0; step < steps; ++step) {
+    optimizer->zero_grad();
+    for (int rank = 0; rank < ranks; ++rank)
+      (learner.forward(learner.batch(step * ranks + rank)) / ranks).backward();
     optimizer->step();
   }
   return state_of(learner);

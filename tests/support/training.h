@@ -11,7 +11,7 @@
 
 namespace fsdp::testing {
 
-enum class Optim { sgd, adamw, fused_adamw };
+enum class Optim { plain_sgd, sgd, adamw, fused_adamw };  // sgd: with momentum
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optim kind, std::vector<at::Tensor> params);
 
@@ -28,6 +28,8 @@ at::Tensor tree_sum(const std::vector<at::Tensor>& terms);
 State train_plain(Learner& learner, int ranks, int steps, Optim kind, at::ScalarType compute = at::kFloat);
 // As one batch: the mean of the ranks' losses in one go.
 State train_whole_batch(Learner& learner, int ranks, int steps, Optim kind);
+// One batch after the other, gradients added as autograd does.
+State train_accumulated(Learner& learner, int ranks, int steps, Optim kind);
 // The same sharded: rank r of step s has batch s * W + r.
 void train_sharded(Sharded<Learner>& model, const World& world, int steps, Optim kind);
 
