@@ -1,5 +1,6 @@
 #include "runtime/gradients.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -69,10 +70,21 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
     total = param.gradient_slice;
   }
   const at::Tensor place = param.view_of(region.gradient);
-  if (std::exchange(total, param.gradient_slice).defined())
+  if (std::exchange(total, param.gradient_slice).defined()) {
+    copy_waiting();
     place.add_(gradient);
-  else
-    place.copy_(gradient);
+  } else {
+    copy_to_.push_back(place);
+    copy_from_.push_back(gradient);
+  }
+}
+
+// One kernel for many small copies, where a device has kernels to save.
+void Gradients::copy_waiting() {
+  if (copy_to_.empty()) return;
+  at::_foreach_copy_(copy_to_, copy_from_);
+  copy_to_.clear();
+  copy_from_.clear();
 }
 
 // Planned: memory at the planned place. Otherwise, and while gradients are kept back, memory of its own.
@@ -157,8 +169,9 @@ void Gradients::clear_padding(Unit& unit) {
 }
 
 void Gradients::at_boundary() {
-  if (comm_.size() == 1 || !sync) return;
   const Quiet quiet;
+  copy_waiting();
+  if (comm_.size() == 1 || !sync) return;
   finish_before(schedule_.boundary());
   if (schedule_.following())
     reduce_planned(false);
@@ -168,6 +181,7 @@ void Gradients::at_boundary() {
 
 void Gradients::at_task_end() {
   const Quiet quiet;
+  copy_waiting();
   for_each_param([](UnitParam& param) { param.fresh = false; });
   if (sync) {
     if (comm_.size() > 1) reduce_at_end();
@@ -369,6 +383,8 @@ void Gradients::prepare_to_add(UnitRegion& region) {
 }
 
 void Gradients::drop() {
+  copy_to_.clear();
+  copy_from_.clear();
   for (const auto& unit : units_) {
     unit->open = false;
     for (const auto& region : unit->regions) region->buffer = at::Tensor();

@@ -49,6 +49,7 @@ class Gradients {
   };
 
   void take_local(UnitParam& param, const at::Tensor& gradient);
+  void copy_waiting();
   void open(Unit& unit);
   void open(Unit& unit, const Reduction* planned);
   void clear_padding(Unit& unit);
@@ -82,7 +83,8 @@ class Gradients {
   const Units& units_;
   at::Tensor arena_;  // [bytes] gradient buffers at planned offsets
   std::deque<Pending> pending_;
-  bool surprised_ = false;  // a gradient came that the plan did not expect
+  std::vector<at::Tensor> copy_to_, copy_from_;  // gradients of one unit on their way into another type
+  bool surprised_ = false;                       // a gradient came that the plan did not expect
 };
 
 }  // namespace fsdp::detail
