@@ -74,7 +74,8 @@ std::shared_ptr<Engine> shard_module(const World& world, torch::nn::Module& modu
 
 // Splits the parameters of `module` over the ranks of `world`, in place, and returns the handle to train it
 // with. The module is moved to world.device() first. Collective. A module inside that was given to
-// fully_shard before keeps its units and options and becomes part of the new model.
+// fully_shard before keeps its units and options and becomes part of the new model; keep its handle until
+// then.
 //
 // Throws c10::Error when the module cannot be sharded: a parameter that another tensor is a view of, a type
 // that cannot be communicated, an unknown ignored path.
@@ -87,13 +88,14 @@ requires std::is_base_of_v<torch::nn::Module, M> Sharded<M> fully_shard(const Wo
 }
 
 template <class M>
-Sharded<M> fully_shard(const World& world, const torch::nn::ModuleHolder<M>& holder,
-                       const ShardOptions& options = {}) {
+[[nodiscard]] Sharded<M> fully_shard(const World& world, const torch::nn::ModuleHolder<M>& holder,
+                                     const ShardOptions& options = {}) {
   return fully_shard(world, holder.ptr(), options);
 }
 
-inline Sharded<torch::nn::AnyModule> fully_shard(const World& world, torch::nn::AnyModule module,
-                                                 const ShardOptions& options = {}) {
+[[nodiscard]] inline Sharded<torch::nn::AnyModule> fully_shard(const World& world,
+                                                               torch::nn::AnyModule module,
+                                                               const ShardOptions& options = {}) {
   auto engine = detail::shard_module(world, *module.ptr(), options);
   return Sharded<torch::nn::AnyModule>(std::move(engine), std::move(module));
 }

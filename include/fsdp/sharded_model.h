@@ -14,10 +14,25 @@ namespace fsdp {
 
 namespace detail {
 class Engine;
-}
+struct Unit;
+}  // namespace detail
+
+// While it lives, a parameter of a sharded model (or a view of one) is gathered and stays where it is: for
+// kernels that take data_ptr(). Only inside a call of the model or a backward; other tensors pass.
+class [[nodiscard]] Use {
+ public:
+  explicit Use(const at::Tensor& tensor);
+  ~Use();
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  std::shared_ptr<detail::Unit> unit_;
+};
+inline Use use(const at::Tensor& tensor) { return Use(tensor); }
 
 // While it lives, gradients stay whole on this rank and are not reduced. They are with the first backward
-// after it.
+// after it. To drop them instead call the model's zero_grad(); an optimizer does not know of them.
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<detail::Engine> engine);

@@ -11,7 +11,7 @@ namespace {
 
 using torch::optim::AdamWParamState;
 
-// What one fused call takes: parameters with the same options and the same number of steps behind them.
+// What one fused call takes: parameters with the same options, type and number of steps behind them.
 struct Batch {
   std::vector<at::Tensor> params, grads, averages, squares, maxima, steps;
 };
@@ -56,19 +56,19 @@ torch::Tensor AdamW::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   for (auto& group : param_groups()) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
-    std::map<int64_t, Batch> batches;
+    std::map<std::pair<int64_t, at::ScalarType>, Batch> batches;
     for (auto& param : group.params()) {
       if (!param.grad().defined() || param.numel() == 0) continue;
       AdamWParamState& state = state_of(*this, param, options.amsgrad());
       state.step(state.step() + 1);
-      Batch& batch = batches[state.step()];
+      Batch& batch = batches[{state.step(), param.scalar_type()}];
       const at::Tensor step = batch.steps.empty()
                                   ? at::full({}, static_cast<double>(state.step()),
                                              at::TensorOptions().dtype(at::kFloat).device(param.device()))
                                   : batch.steps.front();
       add(batch, param, state, step, options.amsgrad());
     }
-    for (auto& [step, batch] : batches) run(batch, options);
+    for (auto& [key, batch] : batches) run(batch, options);
   }
   return loss;
 }

@@ -26,8 +26,8 @@ void check_parameter(const UnitParam& param) {
           storage == param.region().storage.unsafeGetStorageImpl(),
       "fsdp: parameter '", param.names.front(),
       "' has other memory than fully_shard() gave it; a sharded module must not be moved, converted or "
-      "loaded by module->to(), set_data() or assignment. Do so before fully_shard(), or in "
-      "full_params(true).");
+      "loaded by module->to(), set_data() or assignment. Move and convert it before "
+      "fully_shard(); load or write values in full_params(true).");
   TORCH_CHECK(param.tensor.requires_grad() == param.requires_grad, "fsdp: requires_grad of parameter '",
               param.names.front(), "' changed after fully_shard(); freeze and unfreeze before it");
 }
@@ -36,7 +36,9 @@ bool batches_are_equal(Comm& comm, c10::Device device, const std::vector<at::Ten
   constexpr int64_t kLooked = 4096;  // elements per tensor
   uint64_t hash = 1469598103934665603U;
   for (const at::Tensor& argument : arguments) {
-    if (!argument.defined() || argument.numel() == 0) continue;
+    if (!argument.defined() || argument.layout() != at::kStrided || argument.is_meta() ||
+        argument.is_quantized() || argument.is_nested() || argument.numel() == 0)
+      continue;
     const at::Tensor part =
         argument.detach().flatten().narrow(0, 0, std::min(kLooked, argument.numel())).cpu().contiguous();
     const auto* bytes = static_cast<const unsigned char*>(part.const_data_ptr());

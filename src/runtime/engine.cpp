@@ -72,14 +72,22 @@ void Engine::start() {
 // Hooks outlive the model where the module does; then they do nothing.
 void Engine::watch(UnitParam& param) {
   if (param.accumulator) return;
-  param.accumulator = torch::autograd::impl::grad_accumulator(param.tensor);
   const std::weak_ptr<Unit> alive = param.unit->shared_from_this();
   param.tensor.register_hook([alive, p = &param](const at::Tensor&) {
     if (const auto unit = alive.lock()) unit->engine->before_accumulate(*p);
   });
+  watch_accumulator(param);
+}
+
+// Giving a parameter other memory may make autograd take another accumulator for it.
+void Engine::watch_accumulator(UnitParam& param) {
+  const auto accumulator = torch::autograd::impl::grad_accumulator(param.tensor);
+  if (accumulator == param.accumulator) return;
+  param.accumulator = accumulator;
   using torch::autograd::variable_list;
-  param.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-      [alive, p = &param](const variable_list& outputs, const variable_list&) {
+  accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      [alive = std::weak_ptr<Unit>(param.unit->shared_from_this()), p = &param](const variable_list& outputs,
+                                                                                const variable_list&) {
         if (const auto unit = alive.lock()) unit->engine->after_accumulate(*p);
         return outputs;
       }));
@@ -185,9 +193,6 @@ void Engine::fail(std::exception_ptr error) {
   last_error_ = std::move(error);
 }
 
-// Note [The end of a backward]
-// A callback queued with autograd runs when its graph task ends. Recomputation and gradient penalties run
-// tasks inside the task; they end earlier, and what they leave is still reduced at the end of the outer one.
 // Autograd drops the callback of a backward that threw without calling it.
 void Engine::drop_failed_task() {
   if (task_ == -1 || !task_alive_.expired()) return;
@@ -198,6 +203,9 @@ void Engine::drop_failed_task() {
   if (depth_ == 0) state_ = TrainingState::idle;
 }
 
+// Note [The end of a backward]
+// A callback queued with autograd runs when its graph task ends. Recomputation and gradient penalties run
+// tasks inside the task; they end earlier, and what they leave is still reduced at the end of the outer one.
 void Engine::enter_task() {
   drop_failed_task();
   if (task_ != -1) return;
@@ -217,22 +225,32 @@ void Engine::end_task(int task) {
   if (task != task_) return;
   task_ = -1;
   synced_ = synced_ && gradients_.sync;
+  const bool captured = std::exchange(captured_, 0) != 0;
+  if (depth_ == 0) state_ = TrainingState::idle;
   try {
-    gradients_.at_task_end();
-    note_memory();
-    if (!schedule_.following())
-      executor_.release_all();
-    else if (schedule_.at_end())
-      executor_.follow(schedule_.after(), units);
-    if (depth_ == 0) state_ = TrainingState::idle;
-    TORCH_CHECK(
-        std::exchange(captured_, 0) == 0,
-        "fsdp: torch::autograd::grad over the parameters of a sharded model gives the gradients of this "
-        "rank's batch only; call backward() and read model.parameters()[i].grad()");
+    finish_task();
   } catch (...) {
     fail(std::current_exception());
+    schedule_.spoil();
+    gradients_.abandon();
     throw;
   }
+  if (!captured) return;
+  const auto told = std::make_exception_ptr(c10::Error(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+      "fsdp: torch::autograd::grad over the parameters of a sharded model gives the gradients of this "
+      "rank's batch only; call backward() and read model.parameters()[i].grad()"));
+  fail(told);
+  std::rethrow_exception(told);
+}
+
+void Engine::finish_task() {
+  gradients_.at_task_end();
+  note_memory();
+  if (!schedule_.following())
+    executor_.release_all();
+  else if (schedule_.at_end())
+    executor_.follow(schedule_.after(), units);
 }
 
 void Engine::before_accumulate(UnitParam& param) {
@@ -284,6 +302,7 @@ void Engine::set_sync(bool on) { gradients_.sync = on; }
 
 void Engine::absorb(Engine& inner) {
   inner.executor_.release_all();
+  inner.executor_.reserve(0);
   for (auto& unit : inner.units) units.push_back(std::move(unit));
   inner.units.clear();
   inner.params.clear();
@@ -312,6 +331,26 @@ void Engine::open_full_params(bool write_back) {
   state_ = TrainingState::summon_full_params;
 }
 
+namespace {
+
+// torch::load and set_data() give a parameter another memory: its values count, its memory does not.
+void take_back(const UnitParam& param, const at::Tensor& whole, bool write_back) {
+  const at::Tensor& tensor = param.tensor;
+  const bool same = tensor.has_storage() && tensor.storage().is_alias_of(whole.storage()) &&
+                    tensor.storage_offset() == param.place.offset;
+  if (same) return;
+  if (tensor.sizes() != at::IntArrayRef(param.place.param.shape)) {
+    TORCH_WARN("fsdp: parameter '", param.names.front(),
+               "' was given another shape in full_params(); its values stay as they were");
+  } else if (write_back) {
+    param.view_of(whole).copy_(tensor.detach());
+  }
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(param.place.param.shape, param.strides,
+                                                      param.place.offset);
+}
+
+}  // namespace
+
 void Engine::close_full_params() {
   if (state_ != TrainingState::summon_full_params) return;
   const Quiet quiet;
@@ -319,11 +358,15 @@ void Engine::close_full_params() {
   for (const auto& unit : units) {
     for (const auto& region : unit->regions) {
       const at::Tensor& whole = whole_[next++];
+      for (const auto& param : unit->params)
+        if (&param->region() == region.get()) take_back(*param, whole, write_back_);
       const int64_t n = region->shard.numel();
       if (write_back_) region->shard.copy_(whole.narrow(0, unit->layout.ranks > 1 ? comm.rank() * n : 0, n));
     }
     unit->unbind();
   }
+  for (UnitParam* param : params)
+    if (param->requires_grad) watch_accumulator(*param);
   whole_.clear();
   state_ = TrainingState::idle;
 }

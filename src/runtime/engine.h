@@ -58,7 +58,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   TrainingState training_state() const { return state_; }
   std::exception_ptr last_error() const { return last_error_; }
   MemoryStats memory_stats() const;
-  const Executor& executor() const { return executor_; }
 
  private:
   enum class Mode : uint8_t { train, eval };
@@ -67,10 +66,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void adopt_plan(Mode mode);
   void enter_task();
   void end_task(int task);
+  void finish_task();
   void drop_failed_task();
   void check_module() const;
   void notice_writes();
   void watch(UnitParam& param);
+  void watch_accumulator(UnitParam& param);
   void warn_of_equal_batches(const std::vector<at::Tensor>& arguments);
   void note_memory();
 

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/assert.h"
 #include "plan/arena.h"
@@ -190,8 +191,16 @@ void Executor::release(Unit& unit) {
 
 void Executor::release_all() {
   const std::vector<Unit*> all = resident_;
-  for (Unit* unit : all)
-    if (unit->pins == 0) release(*unit);
+  std::exception_ptr first;
+  for (Unit* unit : all) {
+    if (unit->pins > 0) continue;
+    try {
+      release(*unit);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace fsdp::detail

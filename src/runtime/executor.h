@@ -39,8 +39,6 @@ class Executor {
   // Goes into the label of the next gather: ranks that went different ways read there how.
   void remark(std::string text) { remark_ = std::move(text); }
 
-  const std::vector<Unit*>& resident() const { return resident_; }
-
  private:
   void gather(Unit& unit, std::optional<int64_t> offset);
   void gather_region(UnitRegion& region, const Unit& unit);

@@ -58,14 +58,17 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   at::Tensor& total = param.slice.mutable_grad();
   if (gradient.scalar_type() == region.master && gradient.strides() == at::IntArrayRef(param.strides)) {
     const at::Tensor flat = raw_view(gradient, 0, {gradient.numel()}, {1});
-    if (total.defined())
+    if (total.defined()) {
+      copy_waiting();
       total.add_(flat);
-    else
+    } else {
       total = flat;
+    }
     return;
   }
   make_gradient(region);
   if (total.defined() && !total.is_same(param.gradient_slice)) {
+    copy_waiting();
     param.gradient_slice.copy_(total);
     total = param.gradient_slice;
   }
@@ -393,9 +396,10 @@ void Gradients::drop() {
 }
 
 void Gradients::abandon() {
+  const Quiet quiet;
+  copy_waiting();
   drop();
   surprised_ = false;
-  const Quiet quiet;
   for (Pending& one : std::exchange(pending_, {})) one.work.wait();  // of a failed backward: no one sees it
 }
 

@@ -4,7 +4,6 @@
 #include <fsdp/comm.h>
 
 #include <deque>
-#include <functional>
 #include <memory>
 #include <vector>
 

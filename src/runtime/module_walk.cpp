@@ -61,7 +61,28 @@ std::string short_type(const torch::nn::Module& module) {
   return colon == std::string::npos ? name : name.substr(colon + 2);
 }
 
+namespace {
+
+// Tied by set_data(), as two tensors over one memory: sharded, each would go its own way.
+void check_overlap(const FoundParam& a, const FoundParam& b) {
+  if (!a.tensor.storage().is_alias_of(b.tensor.storage())) return;
+  const int64_t from = a.tensor.storage_offset(), to = b.tensor.storage_offset();
+  TORCH_CHECK(
+      from + a.tensor.numel() <= to || to + b.tensor.numel() <= from, "fsdp: parameters '", a.names.front(),
+      "' and '", b.names.front(),
+      "' share memory but are two tensors; tie them by assignment, so that both names mean one tensor");
+}
+
+}  // namespace
+
 void check_unshared(const WalkedModule& walked) {
+  std::map<const c10::StorageImpl*, std::vector<const FoundParam*>> by_storage;
+  for (const auto& param : walked.params) {
+    auto& same = by_storage[param.tensor.storage().unsafeGetStorageImpl()];
+    if (tag_of(param.tensor) == nullptr)
+      for (const FoundParam* other : same) check_overlap(*other, param);
+    same.push_back(&param);
+  }
   std::map<const c10::StorageImpl*, size_t> owners;
   for (const auto& param : walked.params) ++owners[param.tensor.storage().unsafeGetStorageImpl()];
   for (const auto& param : walked.params) {

@@ -2,7 +2,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <array>
 #include <string_view>
 #include <unordered_map>
 

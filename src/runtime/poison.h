@@ -28,7 +28,6 @@ class Exchanged {
   Exchanged& operator=(const Exchanged&) = delete;
 
   void exchange(const at::Tensor& tensor, const c10::Storage& storage);
-  bool empty() const { return tensors_.empty(); }
 
  private:
   std::vector<std::pair<at::Tensor, c10::Storage>> tensors_;

@@ -26,7 +26,8 @@ class Sharding {
   std::shared_ptr<Engine> run();
 
  private:
-  void take_over_inner();
+  void find_inner();
+  void absorb_inner();
   std::vector<UnitDecl> units();
   void check_params(const std::vector<UnitDecl>& decls) const;
   void bring_rest();
@@ -44,14 +45,16 @@ class Sharding {
   WalkedModule walked_;
   std::shared_ptr<Engine> engine_;
   std::vector<ParamId> taken_;  // ignored, or in a unit already
+  std::vector<std::shared_ptr<Engine>> inner_;
 };
 
 std::shared_ptr<Engine> Sharding::run() {
   walked_ = walk_module(module_);
   engine_ = std::make_shared<Engine>(world_, module_, options_);
-  take_over_inner();
+  find_inner();
   std::vector<UnitDecl> decls = units();
   check_params(decls);
+  absorb_inner();
   bring_rest();
   const std::vector<ParamDecl> small = take_small(decls, options_.replicate_below);
   for (const UnitDecl& decl : decls) engine_->units.push_back(make_unit(decl, false));
@@ -62,31 +65,35 @@ std::shared_ptr<Engine> Sharding::run() {
 }
 
 // Parameters that an earlier fully_shard() took keep their units.
-void Sharding::take_over_inner() {
+void Sharding::find_inner() {
   std::set<const c10::TensorImpl*> ours;
   for (const FoundParam& found : walked_.params) ours.insert(found.tensor.unsafeGetTensorImpl());
-  for (const FoundParam& found : walked_.params) {
+  for (size_t id = 0; id < walked_.params.size(); ++id) {
+    const FoundParam& found = walked_.params[id];
     const Tag* tag = tag_of(found.tensor);
-    if (tag == nullptr || tag->region == nullptr) continue;
-    for (const auto& unit : tag->region->unit->engine->units)
+    if (tag == nullptr) continue;
+    TORCH_CHECK(
+        tag->region != nullptr, "fsdp: parameter '", found.names.front(),
+        "' belongs to a sharded model that is gone; keep the handle of an inner module until the outer one "
+        "is sharded");
+    Engine* inner = tag->region->unit->engine;
+    for (const auto& unit : inner->units)
       for (const auto& param : unit->params)
         TORCH_CHECK(ours.contains(param->tensor.unsafeGetTensorImpl()), "fsdp: parameter '",
                     found.names.front(), "' was sharded together with '", param->names.front(),
                     "', which is not part of this module");
-  }
-  for (size_t id = 0; id < walked_.params.size(); ++id) {
-    const Tag* tag = tag_of(walked_.params[id].tensor);
-    if (tag == nullptr) continue;
-    TORCH_CHECK(tag->region != nullptr, "fsdp: parameter '", walked_.params[id].names.front(),
-                "' belongs to a sharded model that is gone");
-    Engine& inner = *tag->region->unit->engine;
     taken_.push_back(static_cast<ParamId>(id));
-    if (&inner == engine_.get()) continue;
-    const auto keep = inner.shared_from_this();
-    engine_->absorb(inner);
-    for (const auto& unit : engine_->units) unit->engine = engine_.get();
-    inner.merged_into = engine_;
+    if (inner_.empty() || inner_.back().get() != inner) inner_.push_back(inner->shared_from_this());
   }
+}
+
+void Sharding::absorb_inner() {
+  for (const auto& inner : inner_) {
+    if (inner->merged_into) continue;
+    engine_->absorb(*inner);
+    inner->merged_into = engine_;
+  }
+  for (const auto& unit : engine_->units) unit->engine = engine_.get();
 }
 
 std::vector<UnitDecl> Sharding::units() {
@@ -137,7 +144,6 @@ std::shared_ptr<Unit> Sharding::make_unit(const UnitDecl& decl, bool replicated)
   unit->engine = engine_.get();
   unit->name = decl.name;
   unit->keep = !own.reshard_after_forward.value_or(options_.strategy == Strategy::full_shard);
-  unit->outside = replicated && options_.strategy != Strategy::no_shard && world_.size() > 1;
   unit->average = options_.gradients == ReduceOp::average;
   int64_t narrowest = 0;
   for (const auto type : {precision.param, precision.reduce})

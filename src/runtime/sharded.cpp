@@ -23,7 +23,13 @@ Entry::Entry(Engine& engine, const std::vector<at::Tensor>& arguments)
   engine_.enter(arguments);
 }
 
-Entry::~Entry() { engine_.leave(); }
+Entry::~Entry() {
+  try {
+    engine_.leave();
+  } catch (...) {
+    engine_.fail(std::current_exception());  // of the group, which has failed: its next call throws the same
+  }
+}
 
 // LibTorch carries what an operator threw as c10::Error; errors of the outside world have types of their own.
 void Entry::rethrow_cause() {
@@ -48,7 +54,13 @@ NoSync::~NoSync() { current(engine_).set_sync(true); }
 FullParams::FullParams(std::shared_ptr<detail::Engine> engine, bool write_back) : engine_(std::move(engine)) {
   current(engine_).open_full_params(write_back);
 }
-FullParams::~FullParams() { current(engine_).close_full_params(); }
+FullParams::~FullParams() {
+  try {
+    current(engine_).close_full_params();
+  } catch (...) {
+    current(engine_).fail(std::current_exception());
+  }
+}
 
 ShardedModel::ShardedModel(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {}
 

@@ -48,12 +48,6 @@ bool Unit::in_place() const {
   return true;
 }
 
-bool Unit::trainable() const {
-  for (const auto& region : regions)
-    if (region->layout.trainable) return true;
-  return false;
-}
-
 int64_t Unit::slot_bytes() const {
   int64_t bytes = 0;
   for (const auto& region : regions) bytes += region->slot_bytes();

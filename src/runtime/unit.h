@@ -90,7 +90,6 @@ struct Unit : std::enable_shared_from_this<Unit> {
   int32_t opened = 0;  // boundaries passed when the first of them did
 
   bool in_place() const;  // needs no slot at all
-  bool trainable() const;
   int64_t slot_bytes() const;
   int64_t arena_bytes() const { return outside ? 0 : slot_bytes(); }
   int64_t buffer_bytes() const;

@@ -176,7 +176,7 @@ TEST(Traps, AModelThatIsRefusedLeavesTheOtherAsItWas) {
   run_ranks(2, [&](World& world) {
     const auto& net = modules[static_cast<size_t>(world.rank())];
     auto model = fully_shard(world, net, sharded_by(whole_model()));
-    const std::string got = thrown([&] { fully_shard(world, net->blocks[0]); });
+    const std::string got = thrown([&] { const auto refused = fully_shard(world, net->blocks[0]); });
     require(got.find("fsdp: ") != std::string::npos, "'" + got + "' is a refusal in our words");
     for (int i = 0; i < 2; ++i) loss_of(model(data_of(world))).backward();
     require(model.parameters().front().grad().defined(), "the model trains on");

@@ -1,0 +1,30 @@
+// Parameters for kernels that are no operators.
+#include <fsdp/sharded_model.h>
+
+#include "runtime/checks.h"
+#include "runtime/engine.h"
+
+namespace fsdp {
+
+Use::Use(const at::Tensor& tensor) {
+  const detail::Tag* tag = detail::tag_of(tensor);
+  if (tag == nullptr || tag->kind != detail::TagKind::parameter) return;
+  TORCH_CHECK(tag->region != nullptr, detail::dropped_message());
+  detail::Unit& unit = *tag->region->unit;
+  TORCH_CHECK(unit.engine->may_read(), detail::sharded_message(unit.name));
+  if (unit.pins++ == 0) {
+    try {
+      unit.engine->use(unit);
+    } catch (...) {
+      --unit.pins;
+      throw;
+    }
+  }
+  unit_ = unit.shared_from_this();
+}
+
+Use::~Use() {
+  if (unit_) --unit_->pins;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,109 @@
+// Promise: whole parameters can be read, written and loaded in full_params(), and used by kernels that are no
+// operators.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "support/ranks.h"
+#include "support/training.h"
+
+namespace fsdp::testing {
+namespace {
+
+void each_size(const RankBody& body) {
+  for (const int ranks : {1, 2, 3}) run_ranks(ranks, body);
+}
+
+TEST(FullParams, WritesGoIntoTheShards) {
+  each_size([](World& world) {
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
+    {
+      const auto whole = model.full_params(/*write_back=*/true);
+      const at::NoGradGuard no_grad;
+      for (auto& param : model.module().parameters()) param.fill_(0.25);
+    }
+    for (const auto& [name, value] : state_of(model)) require(value.eq(0.25).all().item<bool>(), name);
+    for (const auto& slice : model.parameters()) require(slice.eq(0.25).all().item<bool>(), "slices");
+  });
+}
+
+TEST(FullParams, WithoutWriteBackNothingChanges) {
+  each_size([](World& world) {
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
+    const State before = state_of(model);
+    {
+      const auto whole = model.full_params();
+      const at::NoGradGuard no_grad;
+      for (auto& param : model.module().parameters()) param.zero_();
+    }
+    require(difference(state_of(model), before).empty(), difference(state_of(model), before));
+  });
+}
+
+// torch::load gives every parameter other memory.
+TEST(FullParams, AModuleIsLoadedThere) {
+  std::stringstream file;
+  auto trained = make_learner("mlp");
+  const State wanted = train_plain(*trained, 1, 3, Optim::sgd);
+  torch::serialize::OutputArchive archive;
+  trained->save(archive);
+  archive.save_to(file);
+  const std::string bytes = file.str();
+  each_size([&](World& world) {
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
+    {
+      const auto whole = model.full_params(/*write_back=*/true);
+      std::stringstream stream(bytes);
+      torch::serialize::InputArchive input;
+      input.load_from(stream);
+      model.module().load(input);
+    }
+    require(difference(state_of(model), wanted).empty(), difference(state_of(model), wanted));
+    const auto loss = model(model.module().batch(world.rank()));
+    loss.backward();
+    require(loss.isfinite().item<bool>(), "trains on");
+  });
+}
+
+struct RawReader : torch::nn::Module {
+  RawReader() { weight = register_parameter("weight", torch::arange(6.0)); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto held = use(weight);
+    const auto* data = weight.const_data_ptr<float>();
+    float sum = 0;
+    for (int64_t i = 0; i < weight.numel(); ++i) sum += data[i];
+    return x + sum;
+  }
+  torch::Tensor weight;
+};
+
+TEST(FullParams, UseHoldsAParameterForARawKernel) {
+  each_size([](World& world) {
+    auto model = fully_shard(world, std::make_shared<RawReader>());
+    require(model(torch::zeros({1})).item<float>() == 15, "0 + 1 + ... + 5");
+    bool refused = false;
+    try {
+      const auto held = use(model.module().weight);
+    } catch (const c10::Error& error) {
+      refused = std::string(error.what()).find("is sharded") != std::string::npos;
+    }
+    require(refused, "outside of the model it is refused");
+  });
+}
+
+TEST(FullParams, WeightsTiedBySetDataAreRefused) {
+  run_ranks(2, [](World& world) {
+    torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+    net[1]->as<torch::nn::Linear>()->weight.set_data(net[0]->as<torch::nn::Linear>()->weight);
+    std::string said;
+    try {
+      auto model = fully_shard(world, net);
+    } catch (const c10::Error& error) {
+      said = error.what();
+    }
+    require(said.find("share memory but are two tensors") != std::string::npos, said);
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::testing
