@@ -15,11 +15,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "run_example.h"
 
 namespace {
 
@@ -97,30 +98,6 @@ void run(fsdp::World& world) {
   if (world.rank() == 0) std::printf("every result was checked: ok\n");
 }
 
-int usage(const char* program) {
-  std::fprintf(stderr,
-               "usage: %s [--ranks N]\n  --ranks N   start N CPU ranks on this machine; without it, this "
-               "process is one rank of its launcher\n",
-               program);
-  return 2;
-}
-
 }  // namespace
 
-int main(int argc, char** argv) {
-  const bool start_ranks = argc == 3 && std::strcmp(argv[1], "--ranks") == 0;
-  const int ranks = start_ranks ? std::atoi(argv[2]) : 0;
-  if (argc != 1 && ranks < 1) return usage(argv[0]);
-  try {
-    if (start_ranks) {
-      fsdp::run_local(ranks, run, {.device = c10::Device(c10::kCPU)});
-    } else {
-      auto world = fsdp::init();
-      run(world);
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return examples::run_example(argc, argv, run); }

@@ -12,8 +12,8 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
+
+#include "run_example.h"
 
 namespace {
 
@@ -42,17 +42,4 @@ void train(fsdp::World& world) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    if (argc == 3 && std::strcmp(argv[1], "--ranks") == 0) {
-      fsdp::run_local(std::atoi(argv[2]), train, {.device = c10::Device(c10::kCPU)});
-    } else {
-      auto world = fsdp::init();
-      train(world);
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return examples::run_example(argc, argv, train); }

@@ -1,5 +1,6 @@
 #include "launch/rank_processes.h"
 
+#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fsdp/error.h>
 #include <poll.h>
@@ -54,6 +55,8 @@ std::string hear(int fd) {
     fn(world);
     done = true;
     say(words, kDone, "");
+  } catch (const c10::Error& error) {
+    say(words, kFailed, error.what_without_backtrace());
   } catch (const std::exception& error) {
     say(words, kFailed, error.what());
   } catch (...) {

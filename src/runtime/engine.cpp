@@ -23,6 +23,7 @@ int graph_task() { return torch::autograd::get_current_graph_task_id(); }
 
 Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptions& options_)
     : world(world_),
+      module_owner(module_.shared_from_this()),
       module(module_),
       options(options_),
       comm(Comm::create(world_, options_.comm)),
@@ -232,7 +233,11 @@ void Engine::end_task(int task) {
   } catch (...) {
     fail(std::current_exception());
     schedule_.spoil();
-    gradients_.abandon();
+    try {
+      gradients_.abandon();
+    } catch (const std::exception&) {
+      // The group has failed, which is what is thrown below.
+    }
     throw;
   }
   if (!captured) return;

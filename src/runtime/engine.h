@@ -41,7 +41,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void after_accumulate(UnitParam& param);
 
   const World world;
-  torch::nn::Module& module;  // alive as long as the handle that owns both
+  const std::shared_ptr<torch::nn::Module> module_owner;  // a handle of an inner model may be the last
+  torch::nn::Module& module;
   const ShardOptions options;
   Comm comm;
   std::vector<std::shared_ptr<Unit>> units;

@@ -248,7 +248,7 @@ bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
               " has gradients for other parameters than in the steps before",
               late.empty() ? "" : " (unit '" + late + "')",
               "; on GPUs every rank must use the same parameters in every step, or change all at once");
-  return {};
+  return false;
 }
 
 void Gradients::reduce_planned(bool task_end) {
