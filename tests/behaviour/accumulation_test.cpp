@@ -175,7 +175,7 @@ TEST(Accumulation, SumsWhereAsked) {
 // Which of its branches is used depends on the batch: all of them, some, on some ranks only.
 struct Branches : Learner {
   Branches() {
-    torch::manual_seed(5);
+    const SeededHere seeded(5);
     in = register_module("in", torch::nn::Linear(6, 20));
     left = register_module("left", torch::nn::Linear(20, 20));
     right = register_module("right", torch::nn::Linear(20, 20));

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 // A net whose forward can be told to do something else first.
 struct Net : Learner {
   Net() {
-    torch::manual_seed(11);
+    const SeededHere seeded(11);
     table = register_module("table", torch::nn::Embedding(9, 12));
     first = register_module("first", torch::nn::Linear(12, 14));
     second = register_module("second", torch::nn::Linear(14, 12));

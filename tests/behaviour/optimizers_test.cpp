@@ -286,7 +286,7 @@ TEST(Optimizers, AClosureIsCalledOnceWithGradientsOn) {
 TEST(Optimizers, ParametersCountTheirOwnSteps) {
   struct Late : Learner {
     Late() {
-      torch::manual_seed(1);
+      const SeededHere seeded(1);
       always = register_parameter("always", torch::randn({9}));
       late = register_parameter("late", torch::randn({9}));
     }

@@ -173,7 +173,7 @@ TEST(Precision, NormsStayFp32WhereTheUnitSaysSo) {
 // One parameter of each type, so that a unit has several regions; shapes that do not divide by the ranks.
 struct MixedTypes : Learner {
   MixedTypes() {
-    torch::manual_seed(3);
+    const SeededHere seeded(3);
     wide = register_parameter("wide", torch::randn({5, 7}, torch::kDouble));
     plain = register_parameter("plain", torch::randn({7, 3}));
     narrow = register_parameter("narrow", torch::randn({3, 2}).to(torch::kBFloat16));

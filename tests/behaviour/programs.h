@@ -119,7 +119,7 @@ State weights_of(Sharded<M>& model) {
 
 template <class Make>
 auto make_seeded(Make make) {
-  torch::manual_seed(7);
+  const SeededHere seeded(7);
   return make();
 }
 

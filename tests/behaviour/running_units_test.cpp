@@ -229,7 +229,7 @@ TEST(Running, HoldersSharedPointersAndAnyModules) {
 TEST(Running, TwoModelsInOneLoop) {
   using Models = std::pair<std::shared_ptr<NetImpl>, std::shared_ptr<torch::nn::LinearImpl>>;
   const auto make = [] {
-    torch::manual_seed(7);
+    const SeededHere seeded(7);
     auto net = make_net();
     return Models{net, std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(4, 6))};
   };

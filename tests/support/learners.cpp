@@ -100,7 +100,7 @@ std::shared_ptr<Learner> make_frozen() {
 template <class Fn>
 LearnerCase seeded(std::string name, Fn make) {
   return {std::move(name), [make]() -> std::shared_ptr<Learner> {
-            torch::manual_seed(7);
+            const SeededHere seeding(7);
             return make();
           }};
 }

@@ -5,10 +5,24 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 namespace fsdp::testing {
+
+// Seeds the default generator, and keeps it from the other ranks of the process while a model is made.
+class SeededHere {
+ public:
+  explicit SeededHere(uint64_t seed) : lock_(generator()) { torch::manual_seed(seed); }
+
+ private:
+  static std::recursive_mutex& generator() {  // a model may be made inside the making of another
+    static std::recursive_mutex mutex;
+    return mutex;
+  }
+  std::lock_guard<std::recursive_mutex> lock_;
+};
 
 // A model whose forward gives the loss of a batch.
 struct Learner : torch::nn::Module {

@@ -98,7 +98,9 @@ bool Gate::has_left(int rank) const {
   return view_.page(rank).state.load() >= static_cast<uint32_t>(RankState::left);
 }
 
+// Who left may have left because another died: that one is named.
 void Gate::report_left(int rank) {
+  look_for_dead();
   report(CommFault::peer_left, rank,
          "it closed its communicator (finished, or failed on its own) while others still need it");
 }

@@ -323,10 +323,14 @@ SegmentSource::Export SharedBackend::create_or_abort(size_t bytes) {
   }
 }
 
+// Memory whose maker has failed is gone; the fault it wrote down before says more than that.
 SegmentPtr SharedBackend::attach_or_abort(const char* ticket, size_t bytes) {
   try {
     return source_->attach(ticket, bytes);
   } catch (const std::exception& error) {
+    RoundOp context;
+    context.info = {"allocate", std::to_string(bytes) + " bytes"};
+    named([&] { rounds_.throw_if_faulted(context); });
     abort(std::string("could not attach shared memory: ") + error.what());
     throw;
   }
@@ -375,9 +379,9 @@ std::unique_ptr<CommBackend> make_shared_backend(const char* name, const GroupIn
                                                  std::unique_ptr<Liveness> liveness) {
   TORCH_CHECK(info.size <= kMaxRanks, "fsdp: a group of ", info.size, " ranks on one host; at most ",
               kMaxRanks, " are supported");
+  SegmentSource::Export made;  // outlives the report of a failure: who cannot attach any more finds the report
   try {
     const size_t bytes = ControlView::bytes(info.size);
-    SegmentSource::Export made;
     if (info.rank == 0) {
       made = source->create(bytes);
       publish_key(info, kTicketKey, made.ticket);
