@@ -4,10 +4,11 @@ include(CheckLinkerFlag)
 find_program(FSDP_CCACHE ccache)
 mark_as_advanced(FSDP_CCACHE)
 if(FSDP_CCACHE)
-  # Without the build folder in its key, builds in other folders (the consumer tests') find the same objects.
+  # Without the build folder in its key, builds in other folders (the consumer tests') find the same objects. The
+  # rest lets it work with a precompiled header.
   foreach(language CXX CUDA)
     if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
-      set(CMAKE_${language}_COMPILER_LAUNCHER env CCACHE_NOHASHDIR=1 "${FSDP_CCACHE}")
+      set(CMAKE_${language}_COMPILER_LAUNCHER env CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros "${FSDP_CCACHE}")
     endif()
   endforeach()
 endif()
