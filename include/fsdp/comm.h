@@ -117,6 +117,11 @@ class Comm {
   Work recv(const at::Tensor& tensor, int from, std::string_view label);
   void barrier(std::string_view label = "barrier");
 
+  // Compares what ranks have asked of this group so far, where the backend does not do so by itself (nccl,
+  // c10d): throws CommError where they differ. `now`: the answer is waited for; otherwise a difference is
+  // thrown by a later call. Collective.
+  void check_order(bool now);
+
   // Ranks with the same colour (>= 0) form a group, ordered by rank. Collective.
   Comm split(int colour, std::string_view name = "split");
 

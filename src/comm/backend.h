@@ -47,6 +47,8 @@ class CommBackend {
   virtual ~CommBackend() = default;
 
   virtual const char* name() const = 0;
+  // Whether operations that differ between ranks are found before they move a byte.
+  virtual bool compares_operations() const { return false; }
   virtual at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) = 0;
   virtual void release(const at::Tensor& /*slot*/) {}
   virtual void claim(const at::Tensor& /*buffer*/) {}

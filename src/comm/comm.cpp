@@ -1,3 +1,4 @@
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <fsdp/comm.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -74,8 +75,9 @@ void check_parts(const CommState& state, const at::Tensor& whole, const at::Tens
 
 template <class Start>
 Work start(const std::shared_ptr<CommState>& state, const char* op, std::string_view label, size_t bytes,
-           Start issue) {
+           Start issue, bool collective = true) {
   const auto begin = Clock::now();
+  if (collective && !state->backend->compares_operations()) state->order.add(op, label, bytes);
   detail::WorkPtr work = issue(OpInfo{op, std::string(label)});
   state->stats.add(op, 1, static_cast<int64_t>(bytes), detail::seconds_since(begin));
   return Work(std::make_shared<detail::TimedWork>(state, std::move(work), op));
@@ -157,22 +159,43 @@ Work Comm::send(const at::Tensor& tensor, int to, std::string_view label) {
   check_tensor(*state_, tensor, "send", label, "tensor");
   check_peer(*state_, to, "send", label);
   TORCH_CHECK(to != rank(), "fsdp: send '", label, "': rank ", to, " cannot send to itself");
-  return start(state_, "send", label, tensor.nbytes(),
-               [&](OpInfo info) { return state_->backend->send(tensor, to, std::move(info)); });
+  return start(
+      state_, "send", label, tensor.nbytes(),
+      [&](OpInfo info) { return state_->backend->send(tensor, to, std::move(info)); }, /*collective=*/false);
 }
 
 Work Comm::recv(const at::Tensor& tensor, int from, std::string_view label) {
   check_tensor(*state_, tensor, "recv", label, "tensor");
   check_peer(*state_, from, "recv", label);
   TORCH_CHECK(from != rank(), "fsdp: recv '", label, "': rank ", from, " cannot receive from itself");
-  return start(state_, "recv", label, tensor.nbytes(),
-               [&](OpInfo info) { return state_->backend->recv(tensor, from, std::move(info)); });
+  return start(
+      state_, "recv", label, tensor.nbytes(),
+      [&](OpInfo info) { return state_->backend->recv(tensor, from, std::move(info)); },
+      /*collective=*/false);
 }
 
 void Comm::barrier(std::string_view label) {
   start(state_, "barrier", label, 0, [&](OpInfo info) {
     return state_->backend->barrier(std::move(info));
   }).wait(state_->info.options.timeout);
+}
+
+// See Note [Order of operations].
+void Comm::check_order(bool now) {
+  if (size() == 1 || state_->backend->compares_operations()) return;
+  const at::Tensor sum =
+      at::full({1}, state_->order.digest(), at::TensorOptions(state_->info.device).dtype(at::kLong));
+  // The question is no operation that could differ: it is not in the log.
+  const auto asked =
+      state_->backend->all_reduce(sum, ReduceOp::sum, OpInfo{"all_reduce", "order of operations"});
+  asked->wait(state_->info.options.timeout, /*blocking=*/now);
+  state_->order.ask(state_->info, sum);
+  try {
+    state_->order.look(state_->info, now);
+  } catch (const CommError& error) {
+    abort(error.details().reason);
+    throw;
+  }
 }
 
 // Colours travel through the store: it works alike for every backend, and splitting is rare.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/backend.h"
+#include "comm/order_log.h"
 
 namespace fsdp::detail {
 
@@ -24,6 +25,7 @@ struct CommState {
   GroupInfo info;
   BackendPtr backend;
   StatsTable stats;
+  OrderLog order;  // of backends that do not compare operations themselves
   int splits = 0;
 };
 

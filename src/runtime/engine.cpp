@@ -174,8 +174,7 @@ void Engine::use(Unit& unit) {
   if (unit.outside && unit.in_place()) return;  // always there: ranks may differ in whether they read it
   const Access access{unit.id, phase};
   if (schedule_.current() != nullptr && *schedule_.current() == access) {
-    if (unit.state != UnitState::gathered) executor_.demand(unit);
-    return;
+    return unit.state == UnitState::gathered ? executor_.read(unit) : executor_.demand(unit);
   }
   const Access* expected = schedule_.expected();
   const PlannedRun* run = schedule_.advance(access);
@@ -183,7 +182,7 @@ void Engine::use(Unit& unit) {
     executor_.remark("'" + unit.name + "' came where '" + units[static_cast<size_t>(expected->unit)]->name +
                      "' was planned");
   if (phase == Phase::backward) gradients_.at_boundary();
-  if (run != nullptr && executor_.follow(run->before, units)) return;
+  if (run != nullptr && executor_.follow(run->before, units)) return executor_.read(unit);
   schedule_.leave_plan();
   executor_.demand(unit);
   note_memory();
@@ -250,6 +249,7 @@ void Engine::end_task(int task) {
 }
 
 void Engine::finish_task() {
+  comm.check_order(/*now=*/!schedule_.following());
   gradients_.at_task_end();
   note_memory();
   if (!schedule_.following())
@@ -303,7 +303,10 @@ void Engine::warn_of_equal_batches(const std::vector<at::Tensor>& arguments) {
                "gradients. Give each rank its own data, for example by a sampler made from the World.");
 }
 
-void Engine::set_sync(bool on) { gradients_.sync = on; }
+void Engine::keep_back(bool on) {
+  kept_back_ += on ? 1 : -1;
+  gradients_.sync = kept_back_ == 0;
+}
 
 void Engine::absorb(Engine& inner) {
   inner.executor_.release_all();

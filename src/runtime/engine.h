@@ -53,7 +53,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void start();
   // Takes over the units of a model that is part of this one.
   void absorb(Engine& inner);
-  void set_sync(bool on);
+  // Gradients stay on this rank until it was called with false as often as with true.
+  void keep_back(bool on);
   void forget_gradients() { gradients_.drop(); }
 
   TrainingState training_state() const { return state_; }
@@ -84,6 +85,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool in_cycle_ = false;
   bool backward_seen_ = false;
   bool synced_ = true;              // every backward of the cycle was reduced
+  int kept_back_ = 0;               // no_sync() scopes that live
   int depth_ = 0;                   // calls of the model in progress
   int task_ = -1;                   // the backward in progress
   std::weak_ptr<bool> task_alive_;  // autograd has it still

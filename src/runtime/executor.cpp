@@ -14,7 +14,7 @@
 namespace fsdp::detail {
 
 Executor::Executor(Comm* comm, c10::Device device, int max_slots)
-    : comm_(comm), device_(device), max_slots_(max_slots) {
+    : comm_(comm), device_(device), max_slots_(max_slots), readers_(device) {
   if (!device.is_cpu())
     side_.emplace(Side{
         c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true),
@@ -91,6 +91,7 @@ void Executor::demand(Unit& unit) {
   if (unit.state == UnitState::gathering) use(unit);
   const auto place = std::find(resident_.begin(), resident_.end(), &unit);
   std::rotate(place, place + 1, resident_.end());
+  read(unit);
 }
 
 Unit* Executor::oldest_idle() const {
@@ -134,6 +135,7 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
     memory = unit.layout.ranks > 1
                  ? comm_->allocate(MemoryUse::gather, unit.slot_bytes(), at::kByte)
                  : at::empty({unit.slot_bytes()}, at::TensorOptions().dtype(at::kByte).device(device_));
+  readers_.wait_for_others();
   carve(unit, memory, offset.value_or(0), &UnitRegion::slot, &UnitRegion::compute);
   unit.offset = offset.value_or(-1);
   unit.state = UnitState::gathering;
@@ -171,12 +173,22 @@ void Executor::use(Unit& unit) {
   if (unit.stale()) unit.note_written();
   unit.bind();
   unit.state = UnitState::gathered;
+  unit.readers.join();
+  readers_.join();
+}
+
+void Executor::read(Unit& unit) {
+  if (unit.state != UnitState::gathered || !unit.readers.join()) return;
+  unit.readers.wait_for_others();  // one of them has waited for the gather
+  readers_.join();
 }
 
 void Executor::release(Unit& unit) {
   if (unit.state == UnitState::sharded || unit.in_place()) return;
   FSDP_ASSERT(unit.pins == 0);
   const Quiet quiet;
+  if (unit.offset < 0) unit.readers.wait_for_others();  // its memory goes back to the allocator
+  unit.readers.clear();
   for (const auto& region : unit.regions) {
     if (!region->slot.defined()) continue;
     std::exchange(region->gathering, Work()).wait();

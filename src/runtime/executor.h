@@ -34,6 +34,8 @@ class Executor {
   bool follow(const std::vector<Instruction>& instructions, const std::vector<std::shared_ptr<Unit>>& units);
   // Makes `unit` readable now, in whatever memory there is.
   void demand(Unit& unit);
+  // An operator reads `unit`, which is gathered: on another stream than before, maybe.
+  void read(Unit& unit);
   void release(Unit& unit);
   void release_all();
   // Goes into the label of the next gather: ranks that went different ways read there how.
@@ -60,6 +62,7 @@ class Executor {
     c10::Event gathered;  // what was issued last
   };
   std::optional<Side> side_;
+  StreamSet readers_;  // of any unit
   bool warned_ = false;
   std::string remark_;
 };

@@ -2,11 +2,8 @@
 
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_zero.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
@@ -16,7 +13,12 @@
 namespace fsdp::detail {
 
 Gradients::Gradients(Comm& comm, c10::Device device, Schedule& schedule, const Units& units)
-    : comm_(comm), device_(device), schedule_(schedule), units_(units) {}
+    : comm_(comm),
+      device_(device),
+      schedule_(schedule),
+      units_(units),
+      shards_(comm, device),
+      writers_(device) {}
 
 void Gradients::reserve(int64_t bytes) {
   if (bytes <= (arena_.defined() ? arena_.numel() : 0)) return;
@@ -40,6 +42,7 @@ void Gradients::arrived(UnitParam& param) {
   Unit& unit = *param.unit;
   at::Tensor gradient = std::exchange(param.tensor.mutable_grad(), param.trap);
   if (!gradient.defined()) return;
+  writers_.join();
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   if (comm_.size() == 1) return take_local(param, gradient);
 
@@ -66,7 +69,7 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
     }
     return;
   }
-  make_gradient(region);
+  shards_.make(region);
   if (total.defined() && !total.is_same(param.gradient_slice)) {
     copy_waiting();
     param.gradient_slice.copy_(total);
@@ -85,7 +88,9 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
 // One kernel for many small copies, where a device has kernels to save.
 void Gradients::copy_waiting() {
   if (copy_to_.empty()) return;
+  writers_.wait_for_others();
   at::_foreach_copy_(copy_to_, copy_from_);
+  writers_.hold_others();
   copy_to_.clear();
   copy_from_.clear();
 }
@@ -109,48 +114,11 @@ void Gradients::open(Unit& unit, const Reduction* planned) {
 
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
-  if (unit.layout.ranks == 1 && region.reduce == region.master && !has_gradient(unit, region)) {
-    make_gradient(region);
+  if (unit.layout.ranks == 1 && region.reduce == region.master && !GradientShards::has_gradient(region)) {
+    shards_.make(region);
     return region.gradient;
   }
   return at::zeros({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
-}
-
-// Note [Gradient shards]
-// On the CPU a gradient shard stays once it was made: fresh pages are dear. On a GPU it belongs to the
-// slices' .grad() and goes with them, at zero_grad(), so that it is not there when activations are at their
-// peak; its padding, which nobody reads, is cleared on the CPU only.
-void Gradients::make_gradient(UnitRegion& region) {
-  if (region.gradient.defined()) return;
-  if (auto storage = region.last_gradient.lock()) {
-    region.gradient = raw_view(region.shard, 0, region.shard.sizes(), {1});
-    region.gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
-  } else {
-    region.gradient = device_.is_cpu() ? at::zeros_like(region.shard) : at::empty_like(region.shard);
-    region.gradient_tag = mark(region.gradient, TagKind::gradient, &region);
-    region.last_gradient = c10::weak_intrusive_ptr(
-        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(region.gradient.storage().unsafeGetStorageImpl()));
-  }
-  for (const auto& param : region.unit->params) {
-    if (&param->region() != &region) continue;
-    const ShardRange range =
-        region.unit->layout.range(param->place, region.unit->layout.ranks > 1 ? comm_.rank() : 0);
-    param->gradient_slice = raw_view(region.gradient, range.in_shard, {range.size}, {1});
-  }
-}
-
-void Gradients::let_go() {
-  if (device_.is_cpu()) return;
-  for (const auto& unit : units_) {
-    for (const auto& region : unit->regions) region->gradient = at::Tensor();
-    for (const auto& param : unit->params) param->gradient_slice = at::Tensor();
-  }
-}
-
-bool Gradients::has_gradient(const Unit& unit, const UnitRegion& region) {
-  return std::any_of(unit.params.begin(), unit.params.end(), [&](const auto& param) {
-    return &param->region() == &region && param->slice.grad().defined();
-  });
 }
 
 void Gradients::clear_padding(Unit& unit) {
@@ -175,7 +143,7 @@ void Gradients::at_boundary() {
   const Quiet quiet;
   copy_waiting();
   if (comm_.size() == 1 || !sync) return;
-  finish_before(schedule_.boundary());
+  shards_.finish_before(schedule_.boundary());
   if (schedule_.following())
     reduce_planned(false);
   else
@@ -188,7 +156,7 @@ void Gradients::at_task_end() {
   for_each_param([](UnitParam& param) { param.fresh = false; });
   if (sync) {
     if (comm_.size() > 1) reduce_at_end();
-    let_go();
+    shards_.let_go(units_);
   }
   schedule_.end_task();
 }
@@ -205,7 +173,7 @@ void Gradients::reduce_at_end() {
     used = used_over_ranks(false);
     reduce_rest();
   }
-  finish_before(schedule_.boundary() + 1);
+  shards_.finish_before(schedule_.boundary() + 1);
   if (device_.is_cpu()) settle_used(used);
   for_each_param([](UnitParam& param) { param.used = param.assigned = false; });
 }
@@ -301,6 +269,7 @@ void Gradients::reduce_rest() {
 }
 
 void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
+  writers_.wait_for_others();
   for (const auto& param : unit.params)
     if (param->requires_grad && !param->fired) param->view_of(param->region().buffer).zero_();
   if (!schedule_.following())
@@ -309,80 +278,10 @@ void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
                       .at = schedule_.boundary(),
                       .task_end = task_end,
                       .used = used});
-  for (const auto& region : unit.regions)
-    if (region->layout.trainable) reduce_region(unit, *region, used);
+  shards_.reduce(unit, used, schedule_.boundary());
   for (const auto& param : unit.params) param->fired = param->fresh = false;
   unit.open = false;
   ++unit.reduces;
-}
-
-void Gradients::reduce_region(Unit& unit, UnitRegion& region, const std::vector<bool>& used) {
-  finish_region(region);
-  const ReduceOp op = unit.average ? ReduceOp::average : ReduceOp::sum;
-  const bool adds = has_gradient(unit, region);
-  make_gradient(region);
-  Pending pending{.region = &region,
-                  .buffer = std::exchange(region.buffer, at::Tensor()),
-                  .result = {},
-                  .work = {},
-                  .used = used,
-                  .adds = adds,
-                  .issued = schedule_.boundary()};
-  if (unit.layout.ranks == 1) {
-    if (!pending.buffer.is_same(region.gradient)) pending.result = pending.buffer;
-    if (pending.buffer.numel() > 0) pending.work = comm_.all_reduce(pending.buffer, op, unit.name);
-  } else {
-    if (adds || region.reduce != region.master)
-      pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
-    if (pending.buffer.numel() > 0)
-      pending.work = comm_.reduce_scatter(pending.result.defined() ? pending.result : region.gradient,
-                                          pending.buffer, op, 1.0, unit.name);
-  }
-  pending_.push_back(std::move(pending));
-}
-
-void Gradients::finish_region(const UnitRegion& region) {
-  const bool waiting = std::any_of(pending_.begin(), pending_.end(),
-                                   [&](const Pending& pending) { return pending.region == &region; });
-  if (waiting) finish_before(schedule_.boundary() + 1);
-}
-
-void Gradients::finish_before(int32_t boundary) {
-  while (!pending_.empty() && pending_.front().issued < boundary) {
-    finish(pending_.front());
-    pending_.pop_front();
-  }
-}
-
-void Gradients::finish(Pending& pending) {
-  pending.work.wait();
-  UnitRegion& region = *pending.region;
-  const auto& params = region.unit->params;
-  if (pending.adds) prepare_to_add(region);
-  if (pending.result.defined()) {
-    if (pending.adds)
-      region.gradient.add_(pending.result);
-    else
-      region.gradient.copy_(pending.result);
-  }
-  for (size_t i = 0; i < params.size(); ++i) {
-    UnitParam& param = *params[i];
-    if (&param.region() != &region || (!pending.used[i] && !param.slice.grad().defined())) continue;
-    param.assigned = param.assigned || !param.slice.grad().defined();
-    param.slice.mutable_grad() = param.gradient_slice;
-  }
-}
-
-// The gradient shard holds what the slices' gradients say: zero where there is none.
-void Gradients::prepare_to_add(UnitRegion& region) {
-  for (const auto& param : region.unit->params) {
-    if (&param->region() != &region) continue;
-    const at::Tensor& current = param->slice.grad();
-    if (!current.defined())
-      param->gradient_slice.zero_();
-    else if (current.data_ptr() != param->gradient_slice.data_ptr())
-      param->gradient_slice.copy_(current);
-  }
 }
 
 void Gradients::drop() {
@@ -400,7 +299,7 @@ void Gradients::abandon() {
   copy_waiting();
   drop();
   surprised_ = false;
-  for (Pending& one : std::exchange(pending_, {})) one.work.wait();  // of a failed backward: no one sees it
+  shards_.drop_pending();
 }
 
 std::vector<int64_t> Gradients::sum_over_ranks(const std::vector<int64_t>& values, const char* label) {

@@ -1,12 +1,12 @@
-// Takes gradients from autograd, brings them into flat buffers, reduces them over ranks into gradient shards.
+// Takes gradients from autograd into flat buffers, and decides when each buffer is reduced.
 #pragma once
 
 #include <fsdp/comm.h>
 
-#include <deque>
 #include <memory>
 #include <vector>
 
+#include "runtime/gradient_shards.h"
 #include "runtime/schedule.h"
 #include "runtime/unit.h"
 
@@ -36,29 +36,16 @@ class Gradients {
   bool sync = true;  // false: gradients stay on this rank
 
  private:
-  // A reduce in flight.
-  struct Pending {
-    UnitRegion* region;
-    at::Tensor buffer;  // read by others until it is claimed
-    at::Tensor result;  // what is added or cast into the gradient shard; undefined: it is there already
-    Work work;
-    std::vector<bool> used;
-    bool adds;       // to what the gradient shard holds
-    int32_t issued;  // boundaries passed then
-  };
-
   void take_local(UnitParam& param, const at::Tensor& gradient);
   void copy_waiting();
   void open(Unit& unit);
   void open(Unit& unit, const Reduction* planned);
   void clear_padding(Unit& unit);
   void reduce(Unit& unit, std::vector<bool> used, bool task_end);
-  void reduce_region(Unit& unit, UnitRegion& region, const std::vector<bool>& used);
   void reduce_planned(bool task_end);
   void reduce_complete();
   void reduce_rest();
   void reduce_at_end();
-  void let_go();
   bool anyone_surprised(std::vector<int64_t>& used);
   std::vector<int64_t> used_over_ranks(bool surprised);
   void settle_used(const std::vector<int64_t>& used);
@@ -67,13 +54,7 @@ class Gradients {
     for (const auto& unit : units_)
       for (const auto& param : unit->params) fn(*param);
   }
-  static bool has_gradient(const Unit& unit, const UnitRegion& region);
   at::Tensor own_buffer(const Unit& unit, UnitRegion& region);
-  void make_gradient(UnitRegion& region);
-  static void prepare_to_add(UnitRegion& region);
-  void finish(Pending& pending);
-  void finish_region(const UnitRegion& region);
-  void finish_before(int32_t boundary);
   std::vector<int64_t> sum_over_ranks(const std::vector<int64_t>& values, const char* label);
 
   Comm& comm_;
@@ -81,7 +62,8 @@ class Gradients {
   Schedule& schedule_;
   const Units& units_;
   at::Tensor arena_;  // [bytes] gradient buffers at planned offsets
-  std::deque<Pending> pending_;
+  GradientShards shards_;
+  StreamSet writers_;                            // on which gradients arrived
   std::vector<at::Tensor> copy_to_, copy_from_;  // gradients of one unit on their way into another type
   bool surprised_ = false;                       // a gradient came that the plan did not expect
 };

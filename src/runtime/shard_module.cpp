@@ -103,8 +103,14 @@ std::vector<UnitDecl> Sharding::units() {
   } catch (const std::invalid_argument& error) {
     TORCH_CHECK(false, "fsdp: ignored: ", error.what());
   }
-  const auto policy = layout_policy(options_.wrap, walked_.root);
-  return resize_units(make_units(walked_.root, policy, taken_),
+  auto units = make_units(walked_.root, layout_policy(options_.wrap, walked_.root), taken_);
+  if (options_.wrap && options_.wrap.target<decltype(&never)>() == nullptr && units.size() == 1 &&
+      world_.rank() == 0)
+    TORCH_WARN(
+        "fsdp: the wrap policy chose no module, so the whole model is one unit and is gathered at once. "
+        "Choose "
+        "its blocks, leave `wrap` empty to have them found, or say whole_model() if this is meant.");
+  return resize_units(std::move(units),
                       {.min_bytes = options_.min_unit_bytes, .max_bytes = options_.max_unit_bytes});
 }
 
@@ -140,7 +146,7 @@ std::shared_ptr<Unit> Sharding::make_unit(const UnitDecl& decl, bool replicated)
   const UnitOptions own = options_.unit ? options_.unit(decl.name) : UnitOptions{};
   const Precision precision = own.precision.value_or(options_.precision);
   const bool whole = replicated || options_.strategy == Strategy::no_shard;
-  auto unit = std::make_shared<Unit>();
+  auto unit = std::make_shared<Unit>(world_.device());
   unit->engine = engine_.get();
   unit->name = decl.name;
   unit->keep = !own.reshard_after_forward.value_or(options_.strategy == Strategy::full_shard);

@@ -47,9 +47,9 @@ void Entry::rethrow_cause() {
 }  // namespace detail
 
 NoSync::NoSync(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {
-  current(engine_).set_sync(false);
+  current(engine_).keep_back(true);
 }
-NoSync::~NoSync() { current(engine_).set_sync(true); }
+NoSync::~NoSync() { current(engine_).keep_back(false); }
 
 FullParams::FullParams(std::shared_ptr<detail::Engine> engine, bool write_back) : engine_(std::move(engine)) {
   current(engine_).open_full_params(write_back);

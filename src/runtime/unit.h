@@ -13,6 +13,7 @@
 #include "plan/plan.h"
 #include "runtime/address_range.h"
 #include "runtime/poison.h"
+#include "runtime/streams.h"
 #include "runtime/tag.h"
 
 namespace fsdp::detail {
@@ -70,6 +71,8 @@ struct UnitParam {
 };
 
 struct Unit : std::enable_shared_from_this<Unit> {
+  explicit Unit(c10::Device device) : readers(device) {}
+
   Engine* engine = nullptr;
   UnitId id = 0;
   std::string name;
@@ -82,6 +85,7 @@ struct Unit : std::enable_shared_from_this<Unit> {
 
   UnitState state = UnitState::sharded;
   int64_t offset = -1;   // of its slot in the arena; -1: none, or outside
+  StreamSet readers;     // that wait for its gather
   int pins = 0;          // operators in flight that read it
   bool written = false;  // an operator wrote to its shards since they were gathered
   int64_t gathers = 0;

@@ -6,12 +6,14 @@
 
 namespace fsdp {
 
+namespace detail {
+bool never(const ModuleInfo& /*module*/) { return false; }
+}  // namespace detail
+
 Precision fp32() { return {}; }
 Precision bf16() { return {.param = at::kBFloat16, .reduce = at::kFloat}; }
 
-WrapPolicy whole_model() {
-  return [](const ModuleInfo&) { return false; };
-}
+WrapPolicy whole_model() { return detail::never; }
 
 WrapPolicy by_size(int64_t min_num_params) {
   return [min_num_params](const ModuleInfo& info) { return info.free_elements >= min_num_params; };

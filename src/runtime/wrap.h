@@ -7,6 +7,9 @@
 
 namespace fsdp::detail {
 
+// What whole_model() asks: no module is a unit of its own.
+bool never(const ModuleInfo& module);
+
 UnitPolicy layout_policy(const fsdp::WrapPolicy& policy, const ModuleDecl& root);
 
 }  // namespace fsdp::detail

@@ -271,6 +271,20 @@ TEST(Accumulation, NoGradientShowsBeforeItIsReduced) {
   });
 }
 
+TEST(Accumulation, NoSyncInsideNoSyncEndsWithTheOuterOne) {
+  run_ranks(2, [](World& world) {
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
+    {
+      const auto outer = model.no_sync();
+      backward(model, world.rank(), Turn::keep_back);
+      backward(model, world.rank(), Turn::reduce);  // inside the outer one still
+      require(model.memory_stats().reduce_scatters == 0, "nothing is reduced");
+    }
+    backward(model, world.rank(), Turn::reduce);
+    require(model.memory_stats().reduce_scatters > 0, "all is");
+  });
+}
+
 // A step from gradients that zero_grad() has dropped is a step from none.
 TEST(Accumulation, ZeroGradForgetsWhatWasReduced) {
   for (const int ranks : {1, 2, 3}) {

@@ -48,6 +48,7 @@ class SharedBackend final : public CommBackend {
   }
 
   const char* name() const override { return name_; }
+  bool compares_operations() const override { return true; }
 
   void wait_for_all_to_join();
 
@@ -379,7 +380,8 @@ std::unique_ptr<CommBackend> make_shared_backend(const char* name, const GroupIn
                                                  std::unique_ptr<Liveness> liveness) {
   TORCH_CHECK(info.size <= kMaxRanks, "fsdp: a group of ", info.size, " ranks on one host; at most ",
               kMaxRanks, " are supported");
-  SegmentSource::Export made;  // outlives the report of a failure: who cannot attach any more finds the report
+  SegmentSource::Export
+      made;  // outlives the report of a failure: who cannot attach any more finds the report
   try {
     const size_t bytes = ControlView::bytes(info.size);
     if (info.rank == 0) {

@@ -1,0 +1,127 @@
+#include "runtime/gradient_shards.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+namespace fsdp::detail {
+
+// Note [Gradient shards]
+// On the CPU a gradient shard stays once it was made: fresh pages are dear. On a GPU it belongs to the
+// slices' .grad() and goes with them, at zero_grad(), so that it is not there when activations are at their
+// peak; its padding, which nobody reads, is cleared on the CPU only.
+void GradientShards::make(UnitRegion& region) {
+  if (region.gradient.defined()) return;
+  if (auto storage = region.last_gradient.lock()) {
+    region.gradient = raw_view(region.shard, 0, region.shard.sizes(), {1});
+    region.gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+  } else {
+    region.gradient = device_.is_cpu() ? at::zeros_like(region.shard) : at::empty_like(region.shard);
+    region.gradient_tag = mark(region.gradient, TagKind::gradient, &region);
+    region.last_gradient = c10::weak_intrusive_ptr(
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(region.gradient.storage().unsafeGetStorageImpl()));
+  }
+  for (const auto& param : region.unit->params) {
+    if (&param->region() != &region) continue;
+    const ShardRange range =
+        region.unit->layout.range(param->place, region.unit->layout.ranks > 1 ? comm_.rank() : 0);
+    param->gradient_slice = raw_view(region.gradient, range.in_shard, {range.size}, {1});
+  }
+}
+
+void GradientShards::let_go(const std::vector<std::shared_ptr<Unit>>& units) const {
+  if (device_.is_cpu()) return;
+  for (const auto& unit : units) {
+    for (const auto& region : unit->regions) region->gradient = at::Tensor();
+    for (const auto& param : unit->params) param->gradient_slice = at::Tensor();
+  }
+}
+
+bool GradientShards::has_gradient(const UnitRegion& region) {
+  const auto& params = region.unit->params;
+  return std::any_of(params.begin(), params.end(), [&](const auto& param) {
+    return &param->region() == &region && param->slice.grad().defined();
+  });
+}
+
+void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used, int32_t boundary) {
+  for (const auto& region : unit.regions)
+    if (region->layout.trainable) reduce_region(*region, used, boundary);
+}
+
+void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary) {
+  finish_region(region, boundary);
+  const Unit& unit = *region.unit;
+  const ReduceOp op = unit.average ? ReduceOp::average : ReduceOp::sum;
+  const bool adds = has_gradient(region);
+  make(region);
+  Pending pending{.region = &region,
+                  .buffer = std::exchange(region.buffer, at::Tensor()),
+                  .result = {},
+                  .work = {},
+                  .used = used,
+                  .adds = adds,
+                  .issued = boundary};
+  if (unit.layout.ranks == 1) {
+    if (!pending.buffer.is_same(region.gradient)) pending.result = pending.buffer;
+    if (pending.buffer.numel() > 0) pending.work = comm_.all_reduce(pending.buffer, op, unit.name);
+  } else {
+    if (adds || region.reduce != region.master)
+      pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
+    if (pending.buffer.numel() > 0)
+      pending.work = comm_.reduce_scatter(pending.result.defined() ? pending.result : region.gradient,
+                                          pending.buffer, op, 1.0, unit.name);
+  }
+  pending_.push_back(std::move(pending));
+}
+
+void GradientShards::finish_region(const UnitRegion& region, int32_t boundary) {
+  const bool waiting = std::any_of(pending_.begin(), pending_.end(),
+                                   [&](const Pending& pending) { return pending.region == &region; });
+  if (waiting) finish_before(boundary + 1);
+}
+
+void GradientShards::finish_before(int32_t boundary) {
+  while (!pending_.empty() && pending_.front().issued < boundary) {
+    finish(pending_.front());
+    pending_.pop_front();
+  }
+}
+
+void GradientShards::finish(Pending& pending) {
+  pending.work.wait();
+  UnitRegion& region = *pending.region;
+  const auto& params = region.unit->params;
+  if (pending.adds) prepare_to_add(region);
+  if (pending.result.defined()) {
+    if (pending.adds)
+      region.gradient.add_(pending.result);
+    else
+      region.gradient.copy_(pending.result);
+  }
+  for (size_t i = 0; i < params.size(); ++i) {
+    UnitParam& param = *params[i];
+    if (&param.region() != &region || (!pending.used[i] && !param.slice.grad().defined())) continue;
+    param.assigned = param.assigned || !param.slice.grad().defined();
+    param.slice.mutable_grad() = param.gradient_slice;
+  }
+}
+
+// The gradient shard holds what the slices' gradients say: zero where there is none.
+void GradientShards::prepare_to_add(UnitRegion& region) {
+  for (const auto& param : region.unit->params) {
+    if (&param->region() != &region) continue;
+    const at::Tensor& current = param->slice.grad();
+    if (!current.defined())
+      param->gradient_slice.zero_();
+    else if (current.data_ptr() != param->gradient_slice.data_ptr())
+      param->gradient_slice.copy_(current);
+  }
+}
+
+void GradientShards::drop_pending() {
+  for (Pending& one : std::exchange(pending_, {})) one.work.wait();
+}
+
+}  // namespace fsdp::detail

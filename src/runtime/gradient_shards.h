@@ -1,0 +1,55 @@
+// This rank's shards of the gradients, and the reduces on their way into them.
+#pragma once
+
+#include <fsdp/comm.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "runtime/unit.h"
+
+namespace fsdp::detail {
+
+class GradientShards {
+ public:
+  GradientShards(Comm& comm, c10::Device device) : comm_(comm), device_(device) {}
+
+  // Sees to it that the region has a gradient shard.
+  void make(UnitRegion& region);
+  // What was reduced belongs to the optimizer now. See Note [Gradient shards].
+  void let_go(const std::vector<std::shared_ptr<Unit>>& units) const;
+  // Whether an optimizer would see a gradient of the region.
+  static bool has_gradient(const UnitRegion& region);
+
+  // Starts reducing the unit's buffers. `used`: which parameters have a gradient on some rank.
+  // `boundary`: now, see Note [Cycles].
+  void reduce(const Unit& unit, const std::vector<bool>& used, int32_t boundary);
+  // What was started before `boundary` arrives in the shards, and slices get their gradients.
+  void finish_before(int32_t boundary);
+  // Waits for what is on its way and forgets it.
+  void drop_pending();
+
+ private:
+  // A reduce in flight.
+  struct Pending {
+    UnitRegion* region;
+    at::Tensor buffer;  // read by others until it is claimed
+    at::Tensor result;  // what is added or cast into the gradient shard; undefined: it is there already
+    Work work;
+    std::vector<bool> used;
+    bool adds;       // to what the gradient shard holds
+    int32_t issued;  // boundaries passed then
+  };
+
+  void reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary);
+  void finish_region(const UnitRegion& region, int32_t boundary);
+  static void prepare_to_add(UnitRegion& region);
+  static void finish(Pending& pending);
+
+  Comm& comm_;
+  c10::Device device_;
+  std::deque<Pending> pending_;
+};
+
+}  // namespace fsdp::detail

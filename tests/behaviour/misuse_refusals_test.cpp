@@ -1,0 +1,187 @@
+// Promise: what fully_shard() cannot shard is refused in words and left as it was; what looks like a mistake
+// is warned of.
+#include <chrono>
+#include <mutex>
+
+#include "behaviour/misuse_net.h"
+
+namespace fsdp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Refusal {
+  std::string name;
+  std::function<std::shared_ptr<void>(Net&)> spoils;  // what it returns lives on
+  ShardOptions options;
+  std::vector<std::string> words;
+  bool mendable = true;  // dropping what spoils() returned makes it a good module
+};
+
+template <class T>
+std::shared_ptr<void> hold(T value) {
+  return std::make_shared<T>(std::move(value));
+}
+
+std::vector<Refusal> refusals() {
+  const auto nothing = [](Net&) { return std::shared_ptr<void>(); };
+  const auto with_parameter = [](const Tensor& tensor) {
+    return [tensor](Net& net) {
+      net.register_parameter("odd", tensor.clone(), /*requires_grad=*/false);
+      return std::shared_ptr<void>();
+    };
+  };
+  return {
+      {"a cached view",
+       [](Net& net) { return hold(net.second->weight.view({-1})); },
+       {},
+       {"second.weight", "cached view"}},
+      {"a detached copy that shares memory",
+       [](Net& net) { return hold(net.head->bias.detach()); },
+       {},
+       {"head.bias", "shares its memory"}},
+      {"an unknown ignored path",
+       nothing,
+       {.ignored = {"secnd"}},
+       {"ignored", "'secnd'", "near names", "second"}},
+      {"a sparse parameter",
+       with_parameter(torch::eye(6).to_sparse()),
+       {},
+       {"'odd'", "Sparse", "ignored"},
+       false},
+      {"a parameter of int32",
+       with_parameter(torch::arange(6, torch::kInt)),
+       {},
+       {"'odd'", "Int", "ignored"},
+       false},
+      {"a complex parameter",
+       with_parameter(torch::ones({6}, torch::kComplexFloat)),
+       {},
+       {"'odd'", "ComplexFloat", "ignored"},
+       false},
+      {"a quantized parameter",
+       with_parameter(torch::quantize_per_tensor(torch::ones({6}), 0.1, 0, torch::kQInt8)),
+       {},
+       {"'odd'", "QInt8", "ignored"},
+       false},
+  };
+}
+
+// An error at fully_shard() leaves the module as it was.
+TEST(MisuseRefusals, ARefusedModuleIsLeftAsItWas) {
+  for (const Refusal& refusal : refusals())
+    for (const int ranks : {1, 2}) {
+      SCOPED_TRACE(refusal.name + ", " + std::to_string(ranks) + " ranks");
+      EXPECT_NO_THROW(run_ranks(ranks, [&](World& world) {
+        const auto net = std::make_shared<Net>();
+        std::shared_ptr<void> spoiling = refusal.spoils(*net);
+        std::string words = "nothing";
+        try {
+          fully_shard(world, net, refusal.options);
+        } catch (const c10::Error& error) {
+          words = error.what_without_backtrace();
+        }
+        for (const std::string& word : refusal.words)
+          require(words.find(word) != std::string::npos, "said '" + word + "'; it said: " + words);
+        spoiling = nullptr;
+        net->forward(net->batch(world.rank())).backward();  // plain
+        net->zero_grad();
+        ShardOptions options;
+        if (!refusal.mendable) options.ignored = {"odd"};
+        auto model = fully_shard(world, net, options);
+        model(net->batch(world.rank())).backward();
+      }));
+    }
+}
+
+TEST(MisuseRefusals, AModuleWithoutParametersIsRefused) {
+  struct Empty : torch::nn::Module {
+    Tensor forward(const Tensor& x) { return x; }
+  };
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [](World& world) {
+      std::string words = "nothing";
+      try {
+        fully_shard(world, std::make_shared<Empty>());
+      } catch (const c10::Error& error) {
+        words = error.what_without_backtrace();
+      }
+      require(words.find("no parameters") != std::string::npos, words);
+    });
+}
+
+// One rank refuses: the others are told, they do not wait for it until the timeout.
+TEST(MisuseRefusals, OneRankRefusesAndTheOthersAreTold) {
+  const auto begin = std::chrono::steady_clock::now();
+  run_ranks(2, [](World& world) {
+    const auto net = std::make_shared<Net>();
+    const Tensor view = world.rank() == 1 ? net->second->weight.view({-1}) : Tensor();
+    std::string words = "nothing";
+    try {
+      fully_shard(world, net);
+    } catch (const c10::Error& error) {
+      words = error.what_without_backtrace();
+    } catch (const CommError& error) {
+      words = error.what();
+    }
+    require(words.find(world.rank() == 1 ? "second.weight" : "rank 1") != std::string::npos, words);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+// --- equal batches
+
+std::string warnings_of_first_batch(bool equal, bool as_list) {
+  struct TwoInputs : Net {
+    Tensor forward(const Tensor& x, const Tensor& y) { return Net::forward({x, y}); }
+  };
+  std::string heard;
+  std::mutex mutex;
+  run_ranks(2, [&](World& world) {
+    Warnings warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    const auto net = std::make_shared<TwoInputs>();
+    const auto batch = net->batch(equal ? 5 : world.rank());
+    if (as_list) {
+      auto model = fully_shard(world, std::static_pointer_cast<Learner>(net));
+      model(batch).backward();
+      model(batch).backward();
+    } else {
+      auto model = fully_shard(world, net);
+      model(batch[0], batch[1]).backward();
+      model(batch[0], batch[1]).backward();
+    }
+    const std::lock_guard lock(mutex);
+    if (world.rank() == 0) heard = warnings.text;
+  });
+  return heard;
+}
+
+TEST(MisuseRefusals, EqualFirstBatchesAreNoticed) {
+  EXPECT_THAT(warnings_of_first_batch(true, false), HasSubstr("same first batch"));
+  EXPECT_EQ(warnings_of_first_batch(false, false), "");
+}
+
+TEST(MisuseRefusals, EqualFirstBatchesAreNoticedInsideContainers) {
+  EXPECT_THAT(warnings_of_first_batch(true, true), HasSubstr("same first batch"));
+  EXPECT_EQ(warnings_of_first_batch(false, true), "");
+}
+
+std::string warnings_of_wrapping(const WrapPolicy& wrap) {
+  Warnings warnings;
+  run_ranks(1, [&](World& world) {
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    const auto model = fully_shard(world, std::make_shared<Net>(), {.wrap = wrap});
+  });
+  return warnings.text;
+}
+
+TEST(MisuseRefusals, APolicyThatChoosesNothingIsNoticed) {
+  EXPECT_THAT(warnings_of_wrapping(by_type_name({"Liner"})), HasSubstr("chose no module"));
+  EXPECT_EQ(warnings_of_wrapping(by_type_name({"Linear"})), "");
+  EXPECT_EQ(warnings_of_wrapping(whole_model()), "");
+  EXPECT_EQ(warnings_of_wrapping({}), "");
+}
+
+}  // namespace
+}  // namespace fsdp::testing
