@@ -121,6 +121,9 @@ class Comm {
   // c10d): throws CommError where they differ. `now`: the answer is waited for; otherwise a difference is
   // thrown by a later call. Collective.
   void check_order(bool now);
+  // Lets the others read what this rank has asked of the group, for their errors: it may have gone another
+  // way.
+  void share_order() const;
 
   // Ranks with the same colour (>= 0) form a group, ordered by rank. Collective.
   Comm split(int colour, std::string_view name = "split");

@@ -89,7 +89,7 @@ class ShardedModel {
   double local_sharding_ratio() const;                          // of them, on this rank
   ParameterInfo parameter_info(const std::string& name) const;  // throws, with near names, for an unknown one
   std::string describe() const;                                 // units, sizes, types and shards as a tree
-  // The last error this model met, also where LibTorch carried it to the caller as another type; null: none.
+  // The last error this model met, also where the caller did not see it; null: none.
   std::exception_ptr last_error() const;
 
   void train(bool on = true);

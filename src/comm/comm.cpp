@@ -77,8 +77,8 @@ template <class Start>
 Work start(const std::shared_ptr<CommState>& state, const char* op, std::string_view label, size_t bytes,
            Start issue, bool collective = true) {
   const auto begin = Clock::now();
-  if (collective && !state->backend->compares_operations()) state->order.add(op, label, bytes);
-  detail::WorkPtr work = issue(OpInfo{op, std::string(label)});
+  if (collective && state->keeps_order()) state->order.add(op, label, bytes);
+  detail::WorkPtr work = state->explained([&] { return issue(OpInfo{op, std::string(label)}); });
   state->stats.add(op, 1, static_cast<int64_t>(bytes), detail::seconds_since(begin));
   return Work(std::make_shared<detail::TimedWork>(state, std::move(work), op));
 }
@@ -180,22 +180,30 @@ void Comm::barrier(std::string_view label) {
   }).wait(state_->info.options.timeout);
 }
 
-// See Note [Order of operations].
+// See Note [Order of operations]. The question is no operation that could differ: it is not in the log.
 void Comm::check_order(bool now) {
-  if (size() == 1 || state_->backend->compares_operations()) return;
+  if (!state_->keeps_order()) return;
   const at::Tensor sum =
       at::full({1}, state_->order.digest(), at::TensorOptions(state_->info.device).dtype(at::kLong));
-  // The question is no operation that could differ: it is not in the log.
-  const auto asked =
-      state_->backend->all_reduce(sum, ReduceOp::sum, OpInfo{"all_reduce", "order of operations"});
-  asked->wait(state_->info.options.timeout, /*blocking=*/now);
-  state_->order.ask(state_->info, sum);
-  try {
-    state_->order.look(state_->info, now);
-  } catch (const CommError& error) {
-    abort(error.details().reason);
-    throw;
-  }
+  state_->explained([&] {
+    state_->backend->all_reduce(sum, ReduceOp::sum, OpInfo{"all_reduce", "order of operations"})
+        ->wait(state_->info.options.timeout, /*blocking=*/now);
+    state_->order.ask(state_->info, sum);
+    if (state_->order.look(state_->info, now)) return;
+    abort(detail::OrderLog::kDiffer);
+    throw CommError({.fault = CommFault::aborted,
+                     .rank = detail::world_rank(state_->info, rank()),
+                     .culprit = -1,
+                     .op = "check_order",
+                     .label = "operations so far",
+                     .sequence = 0,
+                     .elapsed = {},
+                     .reason = detail::OrderLog::kDiffer});
+  });
+}
+
+void Comm::share_order() const {
+  if (state_->keeps_order()) state_->order.share(state_->info);
 }
 
 // Colours travel through the store: it works alike for every backend, and splitting is rare.

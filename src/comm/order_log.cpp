@@ -31,15 +31,7 @@ std::map<uint64_t, std::string> parse_entries(const std::string& text) {
   return entries;
 }
 
-std::optional<std::string> read_soon(const GroupInfo& info, const std::string& key) {
-  const auto start = Clock::now();
-  while (!info.store->check({key})) {
-    if (elapsed_since(start) > kOthersAnswer) return std::nullopt;
-    std::this_thread::sleep_for(Milliseconds(5));
-  }
-  const auto bytes = info.store->get(key);
-  return std::string(bytes.begin(), bytes.end());
-}
+std::string key_of(int rank) { return "order/" + std::to_string(rank); }
 
 }  // namespace
 
@@ -68,13 +60,14 @@ bool OrderLog::answered(const Asked& asked, bool wait) {
   return wait;
 }
 
-void OrderLog::look(const GroupInfo& info, bool wait) {
+bool OrderLog::look(const GroupInfo& info, bool wait) {
+  bool equal = true;
   while (!asked_.empty() && answered(asked_.front(), wait)) {
-    const Asked asked = std::move(asked_.front());
+    const auto sum = static_cast<uint64_t>(*asked_.front().sum.const_data_ptr<int64_t>());
+    equal = equal && sum == asked_.front().digest * static_cast<uint64_t>(info.size);
     asked_.pop_front();
-    const auto sum = static_cast<uint64_t>(*asked.sum.const_data_ptr<int64_t>());
-    if (sum != asked.digest * static_cast<uint64_t>(info.size)) throw_difference(info);
   }
+  return equal;
 }
 
 std::string OrderLog::last_entries() const {
@@ -85,35 +78,38 @@ std::string OrderLog::last_entries() const {
   return text.str();
 }
 
-void OrderLog::throw_difference(const GroupInfo& info) const {
-  const auto key = [](int rank) { return "order/" + std::to_string(rank); };
-  const std::string mine = last_entries();
-  publish_key(info, key(info.rank), mine);
-  const auto ours = parse_entries(mine);
-  CommError::Details details{.fault = CommFault::mismatch,
-                             .rank = world_rank(info, info.rank),
-                             .culprit = -1,
-                             .op = "check_order",
-                             .label = "operations so far",
-                             .sequence = count_,
-                             .elapsed = {},
-                             .reason = "ranks were asked for different operations"};
-  uint64_t first = UINT64_MAX;
+void OrderLog::share(const GroupInfo& info) const { publish_key(info, key_of(info.rank), last_entries()); }
+
+std::optional<CommError::Details> OrderLog::find_difference(const GroupInfo& info) const {
+  const auto ours = parse_entries(last_entries());
+  std::optional<CommError::Details> found;
   for (int r = 0; r < info.size; ++r) {
-    const auto text = read_soon(info, key(r));
-    if (!text) continue;
-    for (const auto& [number, words] : parse_entries(*text)) {
+    if (!info.store->check({key_of(r)})) continue;
+    const auto bytes = info.store->get(key_of(r));
+    for (const auto& [number, words] : parse_entries({bytes.begin(), bytes.end()})) {
       const auto own = ours.find(number);
-      if (number >= first || own == ours.end() || own->second == words) continue;
-      first = number;
-      details.culprit = world_rank(info, r);
-      details.sequence = number;
-      details.reason = name_of(info, r) + " issued " + words + " where " + name_of(info, info.rank) +
-                       " issued " + own->second;
+      if (own == ours.end() || own->second == words || (found && found->sequence <= number)) continue;
+      found = {.fault = CommFault::mismatch,
+               .rank = world_rank(info, info.rank),
+               .culprit = world_rank(info, r),
+               .op = "check_order",
+               .label = "operations so far",
+               .sequence = number,
+               .elapsed = {},
+               .reason = name_of(info, r) + " issued " + words + " where " + name_of(info, info.rank) +
+                         " issued " + own->second +
+                         ". Every rank must use the same parts of the model in the same order"};
     }
   }
-  details.reason += ". Every rank must use the same parts of the model in the same order";
-  throw CommError(std::move(details));
+  return found;
+}
+
+void OrderLog::throw_difference(const GroupInfo& info) const {
+  share(info);
+  for (const auto deadline = deadline_after(kOthersAnswer); Clock::now() < deadline;) {
+    if (const auto found = find_difference(info)) throw CommError(*found);
+    std::this_thread::sleep_for(Milliseconds(10));
+  }
 }
 
 }  // namespace fsdp::detail

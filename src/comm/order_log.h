@@ -4,7 +4,8 @@
 // Backends on shared memory compare every operation before they move a byte. NCCL and c10d move bytes between
 // whatever calls meet: two gathers of equal size meet silently though one rank meant another unit. For those
 // a digest of all operations so far is summed over the ranks from time to time (Comm::check_order). Where
-// digests differ, ranks read each other's last operations from the store and name the first that differs.
+// digests differ, the group is aborted. A rank whose operation fails in a group like this reads from the
+// store what the others were asked for last, and names the first difference.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -20,13 +21,20 @@ namespace fsdp::detail {
 
 class OrderLog {
  public:
+  static constexpr const char* kDiffer = "ranks were asked for different operations";
+
   void add(const char* op, std::string_view label, size_t bytes);
   int64_t digest() const { return static_cast<int64_t>(digest_); }
 
   // `sum`: of the digests of all ranks as they are now; what the current stream holds has made it.
   void ask(const GroupInfo& info, const at::Tensor& sum);
-  // Compares the answers that are there; `wait`: all of them. Throws CommError where ranks differ.
-  void look(const GroupInfo& info, bool wait);
+  // Compares the answers that are there; `wait`: all of them. False: ranks differ.
+  bool look(const GroupInfo& info, bool wait);
+  // Lets the others read what this rank was asked for.
+  void share(const GroupInfo& info) const;
+  // Does so, and reads what the others were asked for. Throws CommError with the first difference, if one is
+  // found soon.
+  void throw_difference(const GroupInfo& info) const;
 
  private:
   struct Asked {
@@ -41,8 +49,8 @@ class OrderLog {
   };
 
   static bool answered(const Asked& asked, bool wait);
-  [[noreturn]] void throw_difference(const GroupInfo& info) const;
   std::string last_entries() const;
+  std::optional<CommError::Details> find_difference(const GroupInfo& info) const;
 
   static constexpr size_t kKept = 512;
   uint64_t digest_ = 0;

@@ -26,6 +26,21 @@ struct CommState {
   BackendPtr backend;
   StatsTable stats;
   OrderLog order;  // of backends that do not compare operations themselves
+
+  bool keeps_order() const { return info.size > 1 && !backend->compares_operations(); }
+  // Runs `fn`; where it fails because ranks went different ways, the error says how.
+  template <class Fn>
+  auto explained(Fn fn) -> decltype(fn()) {
+    try {
+      return fn();
+    } catch (const CommError& error) {
+      const CommFault fault = error.details().fault;
+      const bool by_order = fault == CommFault::aborted && error.details().reason == OrderLog::kDiffer;
+      if (keeps_order() && (fault == CommFault::backend || fault == CommFault::timeout || by_order))
+        order.throw_difference(info);
+      throw;
+    }
+  }
   int splits = 0;
 };
 

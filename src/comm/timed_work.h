@@ -17,7 +17,8 @@ class TimedWork {
   // Without a timeout: the group's, and the host does not wait for a device.
   void wait(std::optional<Milliseconds> timeout) {
     const auto start = Clock::now();
-    work_->wait(timeout.value_or(state_->info.options.timeout), timeout.has_value());
+    state_->explained(
+        [&] { work_->wait(timeout.value_or(state_->info.options.timeout), timeout.has_value()); });
     state_->stats.add(op_, 0, 0, seconds_since(start));
   }
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 
 #include "runtime/checks.h"
-#include "runtime/observer.h"
 #include "runtime/quiet.h"
 
 namespace fsdp::detail {
@@ -28,9 +27,7 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
       options(options_),
       comm(Comm::create(world_, options_.comm)),
       executor_(nullptr, world_.device(), options_.limit_all_gathers),
-      gradients_(comm, world_.device(), schedule_, units) {
-  install_observer();
-}
+      gradients_(comm, world_.device(), schedule_, units) {}
 
 Engine::~Engine() {
   try {
@@ -45,7 +42,6 @@ Engine::~Engine() {
       region->storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
           dropped_message());
   }
-  remove_observer();
 }
 
 Engine& current(const std::shared_ptr<Engine>& engine) {
@@ -99,7 +95,6 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
   try {
     TORCH_CHECK(state_ != TrainingState::summon_full_params,
                 "fsdp: the model was called inside full_params(); end that scope first");
-    cause_ = nullptr;
     check_module();
     drop_failed_task();
     if (std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
@@ -185,13 +180,11 @@ void Engine::use(Unit& unit) {
   if (run != nullptr && executor_.follow(run->before, units)) return executor_.read(unit);
   schedule_.leave_plan();
   executor_.demand(unit);
+  if (expected != nullptr) comm.share_order();
   note_memory();
 }
 
-void Engine::fail(std::exception_ptr error) {
-  if (!cause_) cause_ = error;
-  last_error_ = std::move(error);
-}
+void Engine::fail(std::exception_ptr error) { last_error_ = std::move(error); }
 
 // Autograd drops the callback of a backward that threw without calling it.
 void Engine::drop_failed_task() {

@@ -24,7 +24,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // --- from the public handle
   void enter(const std::vector<at::Tensor>& arguments);
   void leave();
-  std::exception_ptr take_cause() { return std::exchange(cause_, nullptr); }
   void open_full_params(bool write_back);
   void close_full_params();
 
@@ -92,7 +91,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool aside_ = false;              // an evaluation between forward and backward: not part of the cycle
   bool first_batch_ = true;
   TrainingState state_ = TrainingState::idle;
-  std::exception_ptr cause_;
   std::exception_ptr last_error_;
   std::vector<at::Tensor> whole_;  // inside full_params: every region, in order
   bool write_back_ = false;

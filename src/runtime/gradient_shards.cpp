@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "runtime/observer.h"
+
 namespace fsdp::detail {
 
 // Note [Gradient shards]
@@ -19,6 +21,7 @@ void GradientShards::make(UnitRegion& region) {
   } else {
     region.gradient = device_.is_cpu() ? at::zeros_like(region.shard) : at::empty_like(region.shard);
     region.gradient_tag = mark(region.gradient, TagKind::gradient, &region);
+    region.gradient = watched(region.gradient);
     region.last_gradient = c10::weak_intrusive_ptr(
         c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(region.gradient.storage().unsafeGetStorageImpl()));
   }

@@ -1,50 +1,28 @@
 #include "runtime/observer.h"
 
-#include <ATen/record_function.h>
+#include <ATen/core/boxing/KernelFunction.h>
 #include <c10/util/SmallVector.h>
+#include <torch/library.h>
 
 #include <algorithm>
-#include <mutex>
+#include <span>
 
 #include "runtime/checks.h"
 #include "runtime/engine.h"
 #include "runtime/op_traits.h"
-#include "runtime/poison.h"
-#include "runtime/quiet.h"
 
 namespace fsdp::detail {
 
 namespace {
 
-// An operator in flight that has an input of ours.
-struct OpContext final : at::ObserverContext {
-  ~OpContext() override {
-    for (Unit* unit : pinned) --unit->pins;
-    for (const Lent& one : lent)  // an operator inside may have gathered the unit: then the loan is its own
-      if (one.region->unit->state != UnitState::gathered)
-        one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(one.own);
-  }
-  struct Lent {
-    at::Tensor tensor;
-    c10::Storage own;
-    const UnitRegion* region;
-  };
-  void lend(const at::Tensor& tensor, const UnitRegion& region) {
-    lent.push_back({tensor, tensor.storage(), &region});
-    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(region.storage);
-  }
-  std::vector<Lent> lent;
-  c10::SmallVector<Unit*, 4> pinned;
-  Exchanged exchanged;
-};
+using Arguments = std::span<const c10::IValue>;
 
-// fn(argument index, tensor) for every tensor among the inputs. A list is one of tensors when its first
+// fn(argument index, tensor) for every tensor among the arguments. A list is one of tensors when its first
 // element is, or is none, as in a list of optional tensors.
 template <class Fn>
-void for_each_tensor(const at::RecordFunction& op, Fn fn) {
-  const auto inputs = op.inputs();
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const c10::IValue& value = inputs[i];
+void for_each_tensor(Arguments arguments, Fn fn) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
     if (value.isTensor()) {
       fn(i, value.toTensor());
     } else if (value.isList()) {
@@ -88,131 +66,108 @@ std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor
   return "";
 }
 
-// Makes the operator throw `message`.
-void refuse(OpContext& context, const at::RecordFunction& op, const std::string& message) {
-  for_each_tensor(op, [&](size_t, const at::Tensor& tensor) {
-    if (tag_of(tensor) != nullptr)
-      context.exchanged.exchange(tensor,
-                                 make_poison(nullptr, tensor.device(), tensor.storage().nbytes(), message));
-  });
+// What is done for an operator that has an input of ours, and undone after it.
+class Passage {
+ public:
+  Passage(const OpTraits& traits, Arguments arguments) {
+    if (!traits.view && !traits.metadata) open_units(traits, arguments);
+    lend_storages(arguments);
+  }
+  ~Passage() {
+    unpin();
+    for (const Lent& one : lent_)  // an operator inside may have gathered the unit: then the loan is its own
+      if (one.region->unit->state != UnitState::gathered)
+        one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(one.own);
+  }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+ private:
+  struct Lent {
+    at::Tensor tensor;
+    c10::Storage own;
+    const UnitRegion* region;
+  };
+
+  void open_units(const OpTraits& traits, Arguments arguments);
+  void pin(Unit& unit);
+  void unpin() {
+    for (Unit* unit : pinned_) --unit->pins;
+    pinned_.clear();
+  }
+  void lend_storages(Arguments arguments);
+
+  c10::SmallVector<Lent, 1> lent_;
+  c10::SmallVector<Unit*, 4> pinned_;
+};
+
+[[noreturn]] void refuse(Engine* engine, const std::string& message) {
+  const auto error =
+      std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message));
+  if (engine != nullptr) engine->fail(error);
+  std::rethrow_exception(error);
 }
 
-void keep_as_cause(Engine* engine, const std::string& message) {
-  if (engine != nullptr)
-    engine->fail(
-        std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message)));
+void Passage::open_units(const OpTraits& traits, Arguments arguments) {
+  c10::SmallVector<Unit*, 4> units;
+  for_each_tensor(arguments, [&](size_t i, const at::Tensor& tensor) {
+    const Tag* tag = tag_of(tensor);
+    if (tag == nullptr) return;
+    if (const std::string wrong = objection(traits, i, tensor, *tag); !wrong.empty())
+      refuse(tag->region != nullptr ? tag->region->unit->engine : nullptr, wrong);
+    if (tag->region == nullptr) return;
+    Unit* unit = tag->region->unit;
+    if (tag->kind == TagKind::shard && traits.writes_argument(i)) unit->note_write();
+    if (tag->kind == TagKind::parameter && std::find(units.begin(), units.end(), unit) == units.end())
+      units.push_back(unit);
+  });
+  try {
+    for (Unit* unit : units) {
+      ++unit->pins;
+      pinned_.push_back(unit);
+    }
+    for (Unit* unit : units)  // one that an operator around this one holds is there already
+      if (unit->pins == 1) unit->engine->use(*unit);
+  } catch (...) {
+    units.front()->engine->fail(std::current_exception());
+    unpin();
+    throw;
+  }
 }
 
 // A view of a released parameter must be a view of what will be gathered, not of the poison; and a tensor
 // that took the poison along (data(), a copy of the handle) reads what was gathered.
-void lend_storages(std::unique_ptr<OpContext>& context, const at::RecordFunction& op) {
-  for_each_tensor(op, [&](size_t, const at::Tensor& tensor) {
+void Passage::lend_storages(Arguments arguments) {
+  for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr || tag->kind != TagKind::parameter || tag->region == nullptr) return;
-    if (tensor.storage().unsafeGetStorageImpl() == tag->region->storage.unsafeGetStorageImpl()) return;
-    if (!context) context = std::make_unique<OpContext>();
-    context->lend(tensor, *tag->region);
+    const c10::Storage& real = tag->region->storage;
+    if (tensor.storage().unsafeGetStorageImpl() == real.unsafeGetStorageImpl()) return;
+    lent_.push_back({tensor, tensor.storage(), tag->region});
+    tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(real);
   });
 }
 
-std::string what_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::Error& caught) {
-    return caught.what_without_backtrace();
-  } catch (const std::exception& caught) {
-    return caught.what();
-  } catch (...) {
-    return "unknown error";
-  }
-}
-
-// A unit that an operator around this one holds is there already.
-bool gather_inputs(OpContext& context, const at::RecordFunction& op,
-                   const c10::SmallVector<Unit*, 4>& units) {
-  c10::SmallVector<Unit*, 4> missing;
-  for (Unit* unit : units) {
-    if (unit->pins++ == 0) missing.push_back(unit);
-    context.pinned.push_back(unit);
-  }
-  for (Unit* unit : missing) {
-    try {
-      unit->engine->use(*unit);
-    } catch (...) {
-      unit->engine->fail(std::current_exception());
-      refuse(context, op, what_of(std::current_exception()));
-      return false;
-    }
-  }
-  return true;
-}
-
-std::unique_ptr<at::ObserverContext> on_our_input(const at::RecordFunction& op) {
+void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kWatchedKey);
   const OpTraits& traits = traits_of(op);
-  std::unique_ptr<OpContext> context;
-  if (traits.view || traits.metadata) {
-    lend_storages(context, op);
-    return context;
-  }
-  context = std::make_unique<OpContext>();
-  c10::SmallVector<Unit*, 4> units;
-  std::string wrong;
-  Engine* engine = nullptr;
-  for_each_tensor(op, [&](size_t i, const at::Tensor& tensor) {
-    const Tag* tag = tag_of(tensor);
-    if (tag == nullptr) return;
-    if (wrong.empty()) {
-      wrong = objection(traits, i, tensor, *tag);
-      if (!wrong.empty() && tag->region != nullptr) engine = tag->region->unit->engine;
-    }
-    if (tag->kind == TagKind::shard && tag->region != nullptr && traits.writes_argument(i))
-      tag->region->unit->note_write();
-    if (tag->kind == TagKind::parameter && tag->region != nullptr &&
-        std::find(units.begin(), units.end(), tag->region->unit) == units.end())
-      units.push_back(tag->region->unit);
-  });
-  if (!wrong.empty()) {
-    keep_as_cause(engine, wrong);
-    refuse(*context, op, wrong);
-  } else {
-    if (gather_inputs(*context, op, units)) lend_storages(context, op);
-  }
-  return context;
+  const Passage passage(traits, Arguments(*stack).last(traits.arguments));
+  op.redispatchBoxed(keys & kBelow, stack);
 }
 
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
-  if (Quiet::on()) return nullptr;
-  bool ours = false;
-  for_each_tensor(op, [&](size_t, const at::Tensor& tensor) { ours = ours || tag_of(tensor) != nullptr; });
-  return ours ? on_our_input(op) : nullptr;
-}
-
-void on_end(const at::RecordFunction&, at::ObserverContext*) {}
-
-struct Installed {
-  std::mutex mutex;
-  int models = 0;
-  at::CallbackHandle handle = 0;
-};
-Installed& installed() {
-  static Installed one;
-  return one;
+TORCH_LIBRARY_IMPL(_, Fake, registry) {
+  registry.fallback(torch::CppFunction::makeFromBoxedFunction<&on_operator>());
 }
 
 }  // namespace
 
-void install_observer() {
-  Installed& observer = installed();
-  const std::lock_guard lock(observer.mutex);
-  if (observer.models++ > 0) return;
-  observer.handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(on_start, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+at::Tensor watched_over(const c10::Storage& storage, const at::Tensor& like) {
+  at::Tensor seen = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
+                                                             like.key_set().add(kWatchedKey), like.dtype());
+  seen.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  return seen;
 }
 
-void remove_observer() {
-  Installed& observer = installed();
-  const std::lock_guard lock(observer.mutex);
-  if (--observer.models == 0) at::removeCallback(observer.handle);
-}
+at::Tensor watched(const at::Tensor& tensor) { return watched_over(tensor.storage(), tensor); }
 
 }  // namespace fsdp::detail

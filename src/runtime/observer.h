@@ -1,10 +1,23 @@
-// Sees every operator, and makes sure that what it reads is there.
+// Sees every operator that has a tensor of ours among its inputs, and makes sure that what it reads is there.
+//
+// Note [Watched tensors]
+// C++ modules have no hooks, so we watch the tensors. A module's parameters, the shards and the gradient
+// shards carry a dispatch key that LibTorch keeps for libraries outside of it; views and saved tensors
+// inherit it. The dispatcher then calls us, after autograd and before the kernel, for every operator with
+// such an input, in forward and backward, on every thread; other operators do not pass here and cost nothing.
+// What we throw reaches the caller as it is.
 #pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKey.h>
 
 namespace fsdp::detail {
 
-// Counted: the observer is there while a sharded model is.
-void install_observer();
-void remove_observer();
+constexpr c10::DispatchKey kWatchedKey = c10::DispatchKey::Fake;
+
+// A tensor over `storage` whose operators are seen; else as `like` is.
+at::Tensor watched_over(const c10::Storage& storage, const at::Tensor& like);
+// A tensor over the memory of `tensor` whose operators are seen.
+at::Tensor watched(const at::Tensor& tensor);
 
 }  // namespace fsdp::detail

@@ -1,7 +1,5 @@
 #include "runtime/op_traits.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
 #include <string_view>
 #include <unordered_map>
 
@@ -28,19 +26,19 @@ bool may_copy(std::string_view name) {
   return is_one_of(name, {"aten::contiguous", "aten::reshape", "aten::to", "aten::flatten"});
 }
 
-OpTraits find_traits(const char* name, const char* overload) {
+OpTraits find_traits(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string_view name = schema.name();
   OpTraits traits;
+  traits.arguments = schema.arguments().size();
   traits.norm = is_one_of(name, {"aten::norm", "aten::linalg_vector_norm", "aten::_foreach_norm",
                                  "aten::linalg_norm", "aten::frobenius_norm", "aten::nuclear_norm"});
   traits.joins = is_one_of(name, {"aten::cat", "aten::dot", "aten::vdot", "aten::concat"});
-  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
-  if (!op) return traits;
-  const c10::FunctionSchema& schema = op->schema();
-  for (size_t i = 0; i < schema.arguments().size() && i < 64; ++i) {
+  for (size_t i = 0; i < traits.arguments && i < 64; ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
     if (alias != nullptr && alias->isWrite()) traits.writes |= uint64_t{1} << i;
   }
-  traits.metadata = op->hasTag(at::Tag::inplace_view) ||
+  traits.metadata = op.hasTag(at::Tag::inplace_view) ||
                     is_one_of(name, {"aten::requires_grad_", "aten::detach_", "aten::retain_grad"});
   traits.view = traits.writes == 0 && returns_views_only(schema) && !may_copy(name);
   return traits;
@@ -48,13 +46,11 @@ OpTraits find_traits(const char* name, const char* overload) {
 
 }  // namespace
 
-// The name is the operator's own string: its address tells operators and overloads apart.
-const OpTraits& traits_of(const at::RecordFunction& fn) {
-  thread_local std::unordered_map<const char*, OpTraits> known;
-  const char* name = fn.name();
-  const auto found = known.find(name);
-  if (found != known.end()) return found->second;
-  return known.emplace(name, find_traits(name, fn.overload_name())).first->second;
+const OpTraits& traits_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<const c10::FunctionSchema*, OpTraits> known;
+  const c10::FunctionSchema* schema = &op.schema();
+  const auto found = known.find(schema);
+  return found != known.end() ? found->second : known.emplace(schema, find_traits(op)).first->second;
 }
 
 }  // namespace fsdp::detail

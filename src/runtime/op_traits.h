@@ -1,13 +1,14 @@
 // What an operator does with its arguments, as its schema says.
 #pragma once
 
-#include <ATen/record_function.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
 
 namespace fsdp::detail {
 
 struct OpTraits {
+  size_t arguments = 0;
   bool view = false;      // returns views of its inputs, reads no data
   bool metadata = false;  // changes what a tensor is, not its data: detach_, t_, requires_grad_
   bool norm = false;      // a norm over all elements
@@ -18,6 +19,6 @@ struct OpTraits {
 };
 
 // Looked up once per operator and thread.
-const OpTraits& traits_of(const at::RecordFunction& fn);
+const OpTraits& traits_of(const c10::OperatorHandle& op);
 
 }  // namespace fsdp::detail

@@ -10,14 +10,4 @@ c10::Storage make_poison(const TagHandle* tag, c10::Device device, size_t bytes,
   return c10::Storage(std::move(storage));
 }
 
-Exchanged::~Exchanged() {
-  for (auto it = tensors_.rbegin(); it != tensors_.rend(); ++it)
-    it->first.unsafeGetTensorImpl()->set_storage_keep_dtype(it->second);
-}
-
-void Exchanged::exchange(const at::Tensor& tensor, const c10::Storage& storage) {
-  tensors_.emplace_back(tensor, tensor.storage());
-  tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
-}
-
 }  // namespace fsdp::detail

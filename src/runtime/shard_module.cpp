@@ -211,6 +211,7 @@ void Sharding::make_shard(UnitRegion& region) {
   region.shard = unit.layout.ranks > 1 ? whole.narrow(0, world_.rank() * n, n).clone() : whole;
   whole = at::Tensor();
   region.shard_tag = mark(region.shard, TagKind::shard, &region);
+  region.shard = watched(region.shard);
   region.version = region.shard._version();
   if (region.in_place)
     region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
@@ -228,7 +229,7 @@ void Sharding::move_into(UnitParam& param) {
     impl.set_sizes_and_strides(param.place.param.shape, param.strides, param.place.offset);
     return view;
   };
-  param.tensor.set_data(over(region.storage));
+  param.tensor.set_data(watched(over(region.storage)));
   param.poison = make_poison(&region.parameter_tag, world_.device(), region.storage.nbytes(),
                              sharded_message(param.names.front()));
   param.trap =

@@ -31,19 +31,6 @@ Entry::~Entry() {
   }
 }
 
-// LibTorch carries what an operator threw as c10::Error; errors of the outside world have types of their own.
-void Entry::rethrow_cause() {
-  const std::exception_ptr cause = engine_.take_cause();
-  if (!cause) return;
-  try {
-    std::rethrow_exception(cause);
-  } catch (const Error&) {
-    throw;
-  } catch (...) {
-    // The caller's own mistake arrives as it is.
-  }
-}
-
 }  // namespace detail
 
 NoSync::NoSync(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {

@@ -114,8 +114,6 @@ class Entry {
 
   const InputCast& input() const { return input_; }
   const InputCast& output() const { return output_; }
-  // Throws the error that an operator in this call met, with its own type; returns when there is none.
-  void rethrow_cause();
 
  private:
   Engine& engine_;
@@ -126,15 +124,10 @@ class Entry {
 template <class Fn>
 auto call(Engine& engine, Fn&& fn, const std::vector<at::Tensor>& arguments) {
   Entry entry(engine, arguments);
-  try {
-    if constexpr (std::is_void_v<std::invoke_result_t<Fn, const InputCast&>>)
-      fn(entry.input());
-    else
-      return cast_argument(entry.output(), fn(entry.input()));
-  } catch (...) {
-    entry.rethrow_cause();
-    throw;
-  }
+  if constexpr (std::is_void_v<std::invoke_result_t<Fn, const InputCast&>>)
+    fn(entry.input());
+  else
+    return cast_argument(entry.output(), fn(entry.input()));
 }
 
 }  // namespace fsdp::detail
