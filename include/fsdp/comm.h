@@ -87,6 +87,7 @@ class Comm {
   int rank() const;
   int size() const;
   const char* backend_name() const;
+  std::chrono::milliseconds timeout() const;
 
   // Zeroed memory that this group moves fastest, 256-byte aligned. Collective: same order and size
   // everywhere.

@@ -62,7 +62,7 @@ bool OrderLog::answered(const Asked& asked, bool wait) {
 
 bool OrderLog::look(const GroupInfo& info, bool wait) {
   bool equal = true;
-  while (!asked_.empty() && answered(asked_.front(), wait)) {
+  while (!asked_.empty() && answered(asked_.front(), wait || asked_.size() > kAhead)) {
     const auto sum = static_cast<uint64_t>(*asked_.front().sum.const_data_ptr<int64_t>());
     equal = equal && sum == asked_.front().digest * static_cast<uint64_t>(info.size);
     asked_.pop_front();

@@ -53,6 +53,7 @@ class OrderLog {
   std::optional<CommError::Details> find_difference(const GroupInfo& info) const;
 
   static constexpr size_t kKept = 512;
+  static constexpr size_t kAhead = 2;  // questions a host may run ahead of its device
   uint64_t digest_ = 0;
   uint64_t count_ = 0;
   std::deque<Entry> last_;

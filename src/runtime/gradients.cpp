@@ -306,7 +306,7 @@ std::vector<int64_t> Gradients::sum_over_ranks(const std::vector<int64_t>& value
   at::Tensor exchanged =
       at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
           .to(device_, /*non_blocking=*/false, /*copy=*/true);
-  comm_.all_reduce(exchanged, ReduceOp::sum, label).wait();
+  comm_.all_reduce(exchanged, ReduceOp::sum, label).wait(comm_.timeout());
   exchanged = exchanged.cpu();
   const auto* data = exchanged.const_data_ptr<int64_t>();
   return {data, data + exchanged.numel()};

@@ -69,19 +69,21 @@ std::string NcclCommunicator::message(const char* what, ncclResult_t result) con
          (detail != nullptr && *detail != '\0' ? std::string(" (") + detail + ")" : "");
 }
 
+// A call may sit in a launch behind a kernel that hangs: who looks for that must not wait for it.
 std::string NcclCommunicator::async_error() const {
-  if (aborted_) return "";
-  try {
-    const ncclResult_t state = progress("asynchronous error");
-    return state == ncclSuccess || state == ncclInProgress ? "" : message("asynchronous error", state);
-  } catch (const NcclFailure&) {
-    return "";  // aborted in between
-  }
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || aborted_) return "";
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = api_.get_async_error(comm_, &state);
+  if (asked != ncclSuccess) state = asked;
+  return state == ncclSuccess || state == ncclInProgress ? "" : message("asynchronous error", state);
 }
 
+// NCCL allows to abort while another thread is inside a call.
 void NcclCommunicator::abort() {
+  constexpr Milliseconds kPatience{1000};
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock(mutex_, kPatience);
     if (comm_ == nullptr || aborted_.exchange(true)) return;
   }
   api_.abort(comm_);
