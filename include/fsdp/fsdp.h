@@ -3,6 +3,8 @@
 
 #include <fsdp/comm.h>
 #include <fsdp/error.h>
+#include <fsdp/grad_scaler.h>
+#include <fsdp/on_meta.h>
 #include <fsdp/optim.h>
 #include <fsdp/sampler.h>
 #include <fsdp/sharded.h>

@@ -30,6 +30,7 @@ struct Precision {
 Precision fp32();
 // Compute in bf16 over an fp32 shard, reduce in fp32.
 Precision bf16();
+Precision fp16();  // compute in fp16; use a GradScaler
 
 // A module as a wrap policy sees it.
 struct ModuleInfo {
@@ -72,6 +73,8 @@ struct ShardOptions {
   ReduceOp gradients = ReduceOp::average;  // over ranks
   int limit_all_gathers = 2;               // units gathered at once; 0: no limit
   bool sync_module_states = true;          // parameters and buffers start as rank 0's
+  // Fills a parameter that is on the meta device and was not made by on_meta(): `whole` has memory.
+  std::function<void(const std::string& name, at::Tensor& whole)> init = {};
   CommOptions comm = {};
 };
 

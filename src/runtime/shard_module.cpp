@@ -1,6 +1,7 @@
 // fully_shard(): from a module to an engine with shards.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -12,11 +13,20 @@
 #include "runtime/engine.h"
 #include "runtime/module_walk.h"
 #include "runtime/quiet.h"
+#include "runtime/tape.h"
 #include "runtime/wrap.h"
 
 namespace fsdp::detail {
 
 namespace {
+
+// `tensor` becomes `other`. A tensor without memory cannot do so by set_data().
+void take_place(const at::Tensor& tensor, const at::Tensor& other) {
+  if (tensor.is_meta())
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
+  else
+    tensor.set_data(other);
+}
 
 class Sharding {
  public:
@@ -27,15 +37,24 @@ class Sharding {
 
  private:
   void find_inner();
+  void agree_on_tapes();
+  std::shared_ptr<Tape> tape_of(const at::Tensor& tensor) const {
+    return by_tape_ ? Tape::of(tensor) : nullptr;
+  }
   void absorb_inner();
   std::vector<UnitDecl> units();
   void check_params(const std::vector<UnitDecl>& decls) const;
+  void check_memory(const FoundParam& found) const;
   void bring_rest();
   std::shared_ptr<Unit> make_unit(const UnitDecl& decl, bool replicated);
   void make_regions(Unit& unit, const Precision& precision);
+  void first_values(const UnitParam& param, const at::Tensor& whole) const;
   void make_shard(UnitRegion& region);
   std::unique_ptr<UnitParam> make_param(Unit& unit, const Placement& place);
   void move_into(UnitParam& param);
+  void defer(const at::Tensor& tensor, std::function<void(const at::Tensor&)> takes);
+  void replay();
+  void keep_slice(UnitParam& param, const at::Tensor& value);
   void order_params();
 
   const World& world_;
@@ -46,12 +65,20 @@ class Sharding {
   std::shared_ptr<Engine> engine_;
   std::vector<ParamId> taken_;  // ignored, or in a unit already
   std::vector<std::shared_ptr<Engine>> inner_;
+  // What on_meta() made, by tape, and who takes the values. See Note [Deferred initialisation].
+  struct Deferred {
+    std::vector<TapedTensor> wanted;
+    std::vector<std::function<void(const at::Tensor&)>> takers;
+  };
+  std::map<std::shared_ptr<Tape>, Deferred> deferred_;
+  bool by_tape_ = true;
 };
 
 std::shared_ptr<Engine> Sharding::run() {
   walked_ = walk_module(module_);
   engine_ = std::make_shared<Engine>(world_, module_, options_);
   find_inner();
+  agree_on_tapes();
   std::vector<UnitDecl> decls = units();
   check_params(decls);
   absorb_inner();
@@ -59,6 +86,7 @@ std::shared_ptr<Engine> Sharding::run() {
   const std::vector<ParamDecl> small = take_small(decls, options_.replicate_below);
   for (const UnitDecl& decl : decls) engine_->units.push_back(make_unit(decl, false));
   if (!small.empty()) engine_->units.push_back(make_unit({"replicated", small}, true));
+  replay();
   order_params();
   engine_->start();
   return engine_;
@@ -85,6 +113,19 @@ void Sharding::find_inner() {
     taken_.push_back(static_cast<ParamId>(id));
     if (inner_.empty() || inner_.back().get() != inner) inner_.push_back(inner->shared_from_this());
   }
+}
+
+// Where rank 0 has values they are what counts: other ranks need not compute their own.
+void Sharding::agree_on_tapes() {
+  if (!options_.sync_module_states || world_.size() == 1) return;
+  const bool mine = std::any_of(walked_.params.begin(), walked_.params.end(),
+                                [](const FoundParam& found) { return Tape::of(found.tensor) != nullptr; });
+  const at::Tensor first =
+      at::full({1}, mine ? 1 : 0, at::TensorOptions().dtype(at::kLong).device(world_.device()));
+  engine_->comm.broadcast(first, 0, "on_meta").wait();
+  by_tape_ = first.item<int64_t>() == 1;
+  TORCH_CHECK(mine || !by_tape_, "fsdp: rank 0 made the model inside on_meta() and rank ", world_.rank(),
+              " did not; do so on every rank, or on every rank but 0");
 }
 
 void Sharding::absorb_inner() {
@@ -121,8 +162,17 @@ void Sharding::check_params(const std::vector<UnitDecl>& decls) const {
     for (const ParamDecl& param : decl.params) {
       ours.params.push_back(walked_.params[static_cast<size_t>(param.id)]);
       check_type(ours.params.back().tensor, ours.params.back().names.front());
+      check_memory(ours.params.back());
     }
   check_unshared(ours);
+}
+
+// Without memory there must be a way to values: a tape, a function, or rank 0.
+void Sharding::check_memory(const FoundParam& found) const {
+  if (!found.tensor.is_meta() || tape_of(found.tensor) || options_.init) return;
+  TORCH_CHECK(options_.sync_module_states && world_.rank() > 0, "fsdp: parameter '", found.names.front(),
+              "' is on the meta device and has no values; make the module inside fsdp::on_meta(), set "
+              "ShardOptions::init, or have rank 0 load it while other ranks leave it on meta");
 }
 
 // Buffers and ignored parameters are whole on every rank, on its device, and start as rank 0's.
@@ -133,7 +183,15 @@ void Sharding::bring_rest() {
     if (tag_of(tensor) == nullptr) rest.push_back(tensor);
   }
   for (at::Tensor& tensor : rest) {
-    if (tensor.device() != world_.device()) tensor.set_data(tensor.to(world_.device()));
+    if (tape_of(tensor)) {
+      defer(tensor, [tensor](const at::Tensor& value) { at::Tensor(tensor).detach().copy_(value); });
+      take_place(tensor, at::empty_like(tensor, tensor.options().device(world_.device())));
+      continue;
+    }
+    if (tensor.is_meta())
+      take_place(tensor, at::empty_like(tensor, tensor.options().device(world_.device())));
+    else if (tensor.device() != world_.device())
+      tensor.set_data(tensor.to(world_.device()));
     const bool plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
     if (!options_.sync_module_states || world_.size() == 1 || tensor.numel() == 0 || !plain) continue;
     const at::Tensor copy = tensor.detach().contiguous().clone();
@@ -198,18 +256,34 @@ std::unique_ptr<UnitParam> Sharding::make_param(Unit& unit, const Placement& pla
   return param;
 }
 
+void Sharding::first_values(const UnitParam& param, const at::Tensor& whole) const {
+  at::Tensor place = param.view_of(whole);
+  if (!param.tensor.is_meta())
+    place.copy_(param.tensor.detach());
+  else if (options_.init)
+    options_.init(param.names.front(), place);
+}
+
 // The whole region exists for a moment only, as rank 0 has it.
 void Sharding::make_shard(UnitRegion& region) {
   const Unit& unit = *region.unit;
   const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
   const int64_t n = region.layout.shard_numel;
-  at::Tensor whole = at::zeros({region.layout.total(unit.layout.ranks)}, options);
+  std::vector<UnitParam*> params;
   for (const auto& param : unit.params)
-    if (&param->region() == &region) param->view_of(whole).copy_(param->tensor.detach());
-  if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
-    engine_->comm.broadcast(whole, 0, unit.name).wait();
-  region.shard = unit.layout.ranks > 1 ? whole.narrow(0, world_.rank() * n, n).clone() : whole;
-  whole = at::Tensor();
+    if (&param->region() == &region) params.push_back(param.get());
+  if (std::any_of(params.begin(), params.end(),
+                  [&](const auto* param) { return tape_of(param->tensor) != nullptr; })) {
+    region.shard = at::zeros({n}, options);
+    for (UnitParam* param : params)
+      defer(param->tensor, [this, param](const at::Tensor& value) { keep_slice(*param, value); });
+  } else {
+    at::Tensor whole = at::zeros({region.layout.total(unit.layout.ranks)}, options);
+    for (const UnitParam* param : params) first_values(*param, whole);
+    if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
+      engine_->comm.broadcast(whole, 0, unit.name).wait();
+    region.shard = unit.layout.ranks > 1 ? whole.narrow(0, world_.rank() * n, n).clone() : whole;
+  }
   region.shard_tag = mark(region.shard, TagKind::shard, &region);
   region.shard = watched(region.shard);
   region.version = region.shard._version();
@@ -229,7 +303,7 @@ void Sharding::move_into(UnitParam& param) {
     impl.set_sizes_and_strides(param.place.param.shape, param.strides, param.place.offset);
     return view;
   };
-  param.tensor.set_data(watched(over(region.storage)));
+  take_place(param.tensor, watched(over(region.storage)));
   param.poison = make_poison(&region.parameter_tag, world_.device(), region.storage.nbytes(),
                              sharded_message(param.names.front()));
   param.trap =
@@ -239,6 +313,46 @@ void Sharding::move_into(UnitParam& param) {
       param.unit->layout.range(param.place, param.unit->layout.ranks > 1 ? world_.rank() : 0);
   param.slice = region.shard.narrow(0, range.in_shard, range.size).detach();
   param.slice.set_requires_grad(param.requires_grad);
+}
+
+void Sharding::defer(const at::Tensor& tensor, std::function<void(const at::Tensor&)> takes) {
+  const auto tape = tape_of(tensor);
+  if (!tape) {  // a parameter with values beside some without
+    const at::Tensor value = tensor.detach().to(world_.device(), /*non_blocking=*/false, /*copy=*/true);
+    if (options_.sync_module_states && world_.size() > 1 && value.numel() > 0)
+      engine_->comm.broadcast(value.view({-1}), 0, "parameter").wait();
+    return takes(value);
+  }
+  Deferred& deferred = deferred_[tape];
+  deferred.wanted.push_back(Tape::place_of(tensor));
+  deferred.takers.push_back(std::move(takes));
+}
+
+void Sharding::replay() {
+  for (auto& [tape, deferred] : deferred_) {
+    if (options_.sync_module_states && world_.size() > 1) {
+      const at::Tensor state = tape->random_state.to(world_.device());
+      engine_->comm.broadcast(state, 0, "random state").wait();
+      tape->random_state = state.cpu();
+    }
+    tape->replay(deferred.wanted, [&takers = deferred.takers](size_t i, const at::Tensor& value) {
+      takers[i](value.detach());
+    });
+  }
+  deferred_.clear();
+  for (const auto& unit : engine_->units)
+    for (const auto& region : unit->regions) region->version = region->shard._version();
+}
+
+// This rank's part of a parameter whose whole value is there for a moment.
+void Sharding::keep_slice(UnitParam& param, const at::Tensor& value) {
+  const UnitRegion& region = param.region();
+  const UnitLayout& layout = param.unit->layout;
+  const ShardRange own = layout.range(param.place, layout.ranks > 1 ? world_.rank() : 0);
+  if (own.size == 0) return;
+  const at::Tensor flat = at::empty({param.place.numel}, value.options());
+  raw_view(flat, 0, param.place.param.shape, param.strides).copy_(value);
+  region.shard.narrow(0, own.in_shard, own.size).copy_(flat.narrow(0, own.start, own.size));
 }
 
 void Sharding::order_params() {

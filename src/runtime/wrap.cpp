@@ -12,6 +12,7 @@ bool never(const ModuleInfo& /*module*/) { return false; }
 
 Precision fp32() { return {}; }
 Precision bf16() { return {.param = at::kBFloat16, .reduce = at::kFloat}; }
+Precision fp16() { return {.param = at::kHalf, .reduce = at::kFloat}; }
 
 WrapPolicy whole_model() { return detail::never; }
 

@@ -171,10 +171,18 @@ TEST(Insight, StatesOfAStep) {
         };
         const Tensor loss = model(module->batch(world.rank()));
         require(calls == 1, "forward asked");
+        module->inside = nullptr;
         require(model.training_state() == TrainingState::forward_backward, "until backward");
         loss.backward();
         require(model.training_state() == TrainingState::idle, "idle after backward");
         require(unit_state() == UnitState::sharded, "sharded after backward");
+        if (ranks > 1) {
+          const auto kept_back = model.no_sync();
+          model(module->batch(world.rank())).backward();
+          require(unit_state() == UnitState::reducing, "gradients wait");
+          model.zero_grad();
+          require(unit_state() == UnitState::sharded, "no more");
+        }
         {
           const auto whole = model.full_params();
           require(model.training_state() == TrainingState::summon_full_params, "inside full_params");

@@ -1,0 +1,201 @@
+// Promise: fp16 training with a GradScaler takes the steps of the plain fp16 loop with a scaler, to the bit,
+// and skips the same ones on every rank.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <mutex>
+
+#include "support/ranks.h"
+#include "support/training.h"
+
+namespace fsdp::testing {
+namespace {
+
+using at::Tensor;
+
+constexpr int kSteps = 14;
+const GradScalerOptions kEager{.init_scale = 1U << 24, .growth_interval = 3};  // skips at once, grows soon
+
+struct Course {
+  State weights;
+  std::vector<double> scales;  // before every step
+  std::vector<bool> stepped;
+};
+
+// The rule of torch.amp.GradScaler over gradients that are summed along the tree.
+Course train_plain_fp16(Learner& learner, int ranks) {
+  std::vector<Tensor> masters;
+  const auto params = learner.parameters();
+  for (const Tensor& param : params) masters.push_back(param.detach().clone().requires_grad_());
+  const auto optimizer = make_optimizer(Optim::sgd, masters);
+  learner.to(at::kHalf);
+  Course course;
+  double scale = kEager.init_scale;
+  int64_t good = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<std::vector<Tensor>> grads(params.size());
+    for (int rank = 0; rank < ranks; ++rank) {
+      learner.zero_grad();
+      const Tensor loss = learner.forward(learner.batch_on(step * ranks + rank, at::kCPU, at::kHalf));
+      (loss.to(at::kFloat) * scale).backward();
+      for (size_t i = 0; i < params.size(); ++i)
+        if (params[i].grad().defined()) grads[i].push_back(params[i].grad().to(at::kFloat));
+    }
+    const at::NoGradGuard no_grad;
+    bool finite = true;
+    for (size_t i = 0; i < params.size(); ++i) {
+      const Tensor sum = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
+      finite = finite && sum.isfinite().all().item<bool>();
+      masters[i].mutable_grad() = sum * static_cast<float>(1.0 / scale);
+    }
+    course.scales.push_back(scale);
+    course.stepped.push_back(finite);
+    good = finite ? good + 1 : 0;
+    if (finite) optimizer->step();
+    if (!finite) scale *= 0.5;
+    if (good == kEager.growth_interval) good = 0, scale *= 2;
+    for (size_t i = 0; i < params.size(); ++i) params[i].detach().copy_(masters[i]);
+  }
+  learner.to(at::kFloat);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < params.size(); ++i) params[i].detach().copy_(masters[i]);
+  course.weights = state_of(learner);
+  return course;
+}
+
+Course train_sharded_fp16(Sharded<Learner>& model, const World& world, bool unscale_first) {
+  const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
+  GradScaler scaler(world, kEager);
+  Course course;
+  for (int step = 0; step < kSteps; ++step) {
+    course.scales.push_back(scaler.get_scale());
+    scaler.scale(model(model.module().batch(step * world.size() + world.rank()))).backward();
+    if (unscale_first) scaler.unscale_(*optimizer);
+    course.stepped.push_back(scaler.step(*optimizer));
+    scaler.update();
+    optimizer->zero_grad();
+  }
+  course.weights = state_of(model);
+  return course;
+}
+
+TEST(GradScaler, TakesTheStepsOfThePlainLoop) {
+  for (const char* name : {"mlp", "gpt2"})
+    for (const int ranks : {1, 2, 4}) {
+      SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks) + " ranks");
+      const Course wanted = train_plain_fp16(*make_learner(name), ranks);
+      EXPECT_FALSE(wanted.stepped.front()) << "the first step is one to skip";
+      EXPECT_TRUE(wanted.stepped.back());
+      EXPECT_GT(*std::max_element(wanted.scales.begin() + 5, wanted.scales.end()), wanted.scales.back() / 2);
+      EXPECT_NO_THROW(run_ranks(ranks, [&](World& world) {
+        auto model = fully_shard(world, make_learner(name), {.wrap = by_size(200), .precision = fp16()});
+        const Course course = train_sharded_fp16(model, world, world.size() == 2);
+        require(course.scales == wanted.scales, "the same scales");
+        require(course.stepped == wanted.stepped, "the same steps are skipped");
+        const std::string off = difference(course.weights, wanted.weights);
+        require(off.empty(), "the same weights: " + off);
+      }));
+    }
+}
+
+// What one rank has in its own slice only stops all of them.
+TEST(GradScaler, OneRanksInfinityStopsEveryRank) {
+  run_ranks(4, [](World& world) {
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200), .precision = fp16()});
+    const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
+    GradScaler scaler(world, {.init_scale = 8});
+    const State before = state_of(model);
+    scaler.scale(model(model.module().batch(world.rank()))).backward();
+    if (world.rank() == 2)
+      for (const Tensor& slice : model.parameters())
+        if (slice.numel() > 0) slice.grad()[0] = std::numeric_limits<float>::quiet_NaN();
+    require(!scaler.step(*optimizer), "the step is skipped");
+    scaler.update();
+    require(scaler.get_scale() == 4, "the scale shrinks");
+    const std::string off = difference(state_of(model), before);
+    require(off.empty(), "nothing was written: " + off);
+  });
+}
+
+TEST(GradScaler, GradientsAreUnscaledBeforeTheyAreClipped) {
+  run_ranks(2, [](World& world) {
+    std::vector<double> norms;
+    for (const double scale : {1.0, 1024.0}) {
+      auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200), .precision = fp16()});
+      const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
+      GradScaler scaler(world, {.init_scale = scale});
+      scaler.scale(model(model.module().batch(world.rank()))).backward();
+      scaler.unscale_(*optimizer);
+      norms.push_back(model.clip_grad_norm_(1.0).item<double>());
+    }
+    require(std::abs(norms[0] - norms[1]) < 1e-2 * norms[0],
+            std::to_string(norms[0]) + " and " + std::to_string(norms[1]));
+  });
+}
+
+TEST(GradScaler, GoesOnFromItsState) {
+  run_ranks(2, [](World& world) {
+    GradScaler first(world, {.init_scale = 64, .growth_interval = 2});
+    at::Tensor weight = torch::ones({3}, torch::requires_grad());
+    torch::optim::SGD optimizer({weight}, 0.1);
+    const auto good_step = [&](GradScaler& scaler) {
+      optimizer.zero_grad();
+      scaler.scale(weight.sum()).backward();
+      require(weight.grad()[0].item<double>() == scaler.get_scale(), "scaled");
+      scaler.step(optimizer);
+      require(weight.grad()[0].item<double>() == 1, "and unscaled");
+      scaler.update();
+    };
+    good_step(first);
+    GradScaler second(world, {.growth_interval = 2});
+    second.load_state_dict(first.state_dict());
+    good_step(second);
+    require(second.get_scale() == 128, "the second good step of two");
+    second.update(32.0);
+    require(second.get_scale() == 32, "set by hand");
+  });
+}
+
+TEST(GradScaler, DisabledItPassesAll) {
+  run_ranks(1, [](World& world) {
+    GradScaler scaler(world, {.enabled = false});
+    at::Tensor weight = torch::ones({1}, torch::requires_grad());
+    torch::optim::SGD optimizer({weight}, 1.0);
+    const Tensor loss = weight.sum() * std::numeric_limits<double>::infinity();
+    require(scaler.scale(loss).is_same(loss), "the loss as it is");
+    loss.backward();
+    require(scaler.step(optimizer), "a step whatever the gradients are");
+    scaler.update();
+    require(scaler.get_scale() == 1, "scale 1");
+  });
+}
+
+TEST(GradScaler, MisuseIsAnsweredInWords) {
+  run_ranks(1, [](World& world) {
+    at::Tensor weight = torch::ones({1}, torch::requires_grad());
+    torch::optim::SGD optimizer({weight}, 1.0);
+    const auto told = [](const std::string& words, const std::function<void()>& does) {
+      std::string heard = "nothing";
+      try {
+        does();
+      } catch (const c10::Error& error) {
+        heard = error.what_without_backtrace();
+      }
+      require(heard.find(words) != std::string::npos, "'" + words + "', not: " + heard);
+    };
+    GradScaler scaler(world);
+    told("update() without", [&] { scaler.update(); });
+    scaler.unscale_(optimizer);
+    told("already", [&] { scaler.unscale_(optimizer); });
+    scaler.step(optimizer);
+    told("twice", [&] { scaler.step(optimizer); });
+    told("growth_factor 1", [&] { GradScaler(world, {.growth_factor = 1}); });
+    told("backoff_factor 2", [&] { GradScaler(world, {.backoff_factor = 2}); });
+    told("growth_interval 0", [&] { GradScaler(world, {.growth_interval = 0}); });
+    told("a scale of 0", [&] { GradScaler(world, {.init_scale = 0}); });
+    told("a scale of inf", [&] { scaler.load_state_dict({.scale = INFINITY}); });
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::testing
