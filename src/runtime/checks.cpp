@@ -28,6 +28,10 @@ void check_parameter(const UnitParam& param) {
       "' has other memory than fully_shard() gave it; a sharded module must not be moved, converted or "
       "loaded by module->to(), set_data() or assignment. Move and convert it before "
       "fully_shard(); load or write values in full_params(true).");
+  TORCH_CHECK(param.slice.storage().is_alias_of(param.region().shard.storage()),
+              "fsdp: the slice of parameter '", param.names.front(),
+              "' in model.parameters() has other memory than fully_shard() gave it; write values into it "
+              "(copy_()) instead of set_data()");
   TORCH_CHECK(param.tensor.requires_grad() == param.requires_grad, "fsdp: requires_grad of parameter '",
               param.names.front(), "' changed after fully_shard(); freeze and unfreeze before it");
 }

@@ -96,6 +96,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     TORCH_CHECK(state_ != TrainingState::summon_full_params,
                 "fsdp: the model was called inside full_params(); end that scope first");
     check_module();
+    check_scopes();
     drop_failed_task();
     if (std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
@@ -252,6 +253,10 @@ void Engine::finish_task() {
 }
 
 void Engine::before_accumulate(UnitParam& param) {
+  TORCH_CHECK(
+      state_ != TrainingState::summon_full_params,
+      "fsdp: a backward inside full_params(): gradients of whole parameters are not sharded. End that "
+      "scope first, and call the model instead of the module.");
   enter_task();
   ++captured_;
   param.tensor.mutable_grad() = at::Tensor();
@@ -278,13 +283,27 @@ void Engine::notice_writes() {
 }
 
 void Engine::check_module() const {
-  for (const UnitParam* param : params) check_parameter(*param);
+  for (const UnitParam* param : params) {
+    check_parameter(*param);
+    if (param->slice.grad().defined() && param->arrived && !param->tensor.grad().defined()) {
+      TORCH_WARN_ONCE(
+          "fsdp: module->zero_grad() does not reach the gradients of a sharded model, which add up; call "
+          "model.zero_grad() or optimizer.zero_grad()");
+    }
+  }
   const auto type = world.device().type();
   if (at::autocast::is_autocast_enabled(type)) {
     TORCH_WARN_ONCE(
         "fsdp: autocast keeps whole low-precision copies of the weights from forward to backward; "
         "use ShardOptions::precision instead, for example fsdp::bf16()");
   }
+}
+
+// A pinned unit would not see what the optimizer wrote.
+void Engine::check_scopes() const {
+  for (const auto& unit : units)
+    TORCH_CHECK(unit->pins == 0, "fsdp: a use() scope of unit '", unit->name,
+                "' outlives the call of the model in which it was made; let it end there");
 }
 
 void Engine::warn_of_equal_batches(const std::vector<at::Tensor>& arguments) {
@@ -304,6 +323,8 @@ void Engine::keep_back(bool on) {
 void Engine::absorb(Engine& inner) {
   inner.executor_.release_all();
   inner.executor_.reserve(0);
+  kept_back_ += inner.kept_back_;
+  gradients_.sync = kept_back_ == 0;
   for (auto& unit : inner.units) units.push_back(std::move(unit));
   inner.units.clear();
   inner.params.clear();

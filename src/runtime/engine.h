@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   torch::nn::Module& module;
   const ShardOptions options;
   Comm comm;
+  std::recursive_mutex mutex;  // of pins and loans: a forward may have threads of its own
   std::vector<std::shared_ptr<Unit>> units;
   std::vector<UnitParam*> params;       // in order of definition
   std::shared_ptr<Engine> merged_into;  // another model has taken over the units
@@ -70,6 +72,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void finish_task();
   void drop_failed_task();
   void check_module() const;
+  void check_scopes() const;
   void notice_writes();
   void watch(UnitParam& param);
   void watch_accumulator(UnitParam& param);

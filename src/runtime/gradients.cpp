@@ -42,6 +42,7 @@ void Gradients::arrived(UnitParam& param) {
   Unit& unit = *param.unit;
   at::Tensor gradient = std::exchange(param.tensor.mutable_grad(), param.trap);
   if (!gradient.defined()) return;
+  param.arrived = true;
   writers_.join();
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   if (comm_.size() == 1) return take_local(param, gradient);

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <mutex>
 #include <span>
 
 #include "runtime/checks.h"
@@ -49,6 +50,11 @@ std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor
   if (region == nullptr) return tag.kind == TagKind::parameter ? dropped_message() : "";
   if (tag.kind == TagKind::parameter) {
     const auto name = [&] { return name_at(*region, tensor.storage_offset()); };
+    if (traits.hides && !region->in_place)
+      return "fsdp: parameter '" + name() +
+             "' becomes part of another tensor by its memory (a sparse tensor, set_()), which is gone when "
+             "the "
+             "parameter is released; give a clone() of it";
     if (!region->unit->engine->may_read()) return sharded_message(name());
     if (traits.writes_argument(i))
       return "fsdp: parameter '" + name() +
@@ -70,14 +76,17 @@ std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor
 class Passage {
  public:
   Passage(const OpTraits& traits, Arguments arguments) {
-    if (!traits.view && !traits.metadata) open_units(traits, arguments);
+    if ((!traits.view && !traits.metadata) || traits.hides) open_units(traits, arguments);
     lend_storages(arguments);
   }
   ~Passage() {
     unpin();
-    for (const Lent& one : lent_)  // an operator inside may have gathered the unit: then the loan is its own
+    for (const Lent& one :
+         lent_) {  // an operator inside may have gathered the unit: then the loan is its own
+      const std::lock_guard lock(one.region->unit->engine->mutex);
       if (one.region->unit->state != UnitState::gathered)
         one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(one.own);
+    }
   }
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
@@ -92,7 +101,10 @@ class Passage {
   void open_units(const OpTraits& traits, Arguments arguments);
   void pin(Unit& unit);
   void unpin() {
-    for (Unit* unit : pinned_) --unit->pins;
+    for (Unit* unit : pinned_) {
+      const std::lock_guard lock(unit->engine->mutex);
+      --unit->pins;
+    }
     pinned_.clear();
   }
   void lend_storages(Arguments arguments);
@@ -121,8 +133,11 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
     if (tag->kind == TagKind::parameter && std::find(units.begin(), units.end(), unit) == units.end())
       units.push_back(unit);
   });
+  c10::SmallVector<std::unique_lock<std::recursive_mutex>, 2>
+      locks;  // another thread waits until they are there
   try {
     for (Unit* unit : units) {
+      locks.emplace_back(unit->engine->mutex);
       ++unit->pins;
       pinned_.push_back(unit);
     }
@@ -141,6 +156,7 @@ void Passage::lend_storages(Arguments arguments) {
   for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr || tag->kind != TagKind::parameter || tag->region == nullptr) return;
+    const std::lock_guard lock(tag->region->unit->engine->mutex);
     const c10::Storage& real = tag->region->storage;
     if (tensor.storage().unsafeGetStorageImpl() == real.unsafeGetStorageImpl()) return;
     lent_.push_back({tensor, tensor.storage(), tag->region});

@@ -26,11 +26,19 @@ bool may_copy(std::string_view name) {
   return is_one_of(name, {"aten::contiguous", "aten::reshape", "aten::to", "aten::flatten"});
 }
 
+// Tensors made of other tensors: sparse ones, and what set_() makes of its source.
+bool hides_inputs(std::string_view name) {
+  const bool sparse = name.find("sparse_") != std::string_view::npos;
+  return (sparse && name.find("_tensor") != std::string_view::npos) ||
+         is_one_of(name, {"aten::set_", "aten::_nested_view_from_buffer"});
+}
+
 OpTraits find_traits(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view name = schema.name();
   OpTraits traits;
   traits.arguments = schema.arguments().size();
+  traits.hides = hides_inputs(name);
   traits.norm = is_one_of(name, {"aten::norm", "aten::linalg_vector_norm", "aten::_foreach_norm",
                                  "aten::linalg_norm", "aten::frobenius_norm", "aten::nuclear_norm"});
   traits.joins = is_one_of(name, {"aten::cat", "aten::dot", "aten::vdot", "aten::concat"});

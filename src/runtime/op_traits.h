@@ -11,6 +11,7 @@ struct OpTraits {
   size_t arguments = 0;
   bool view = false;      // returns views of its inputs, reads no data
   bool metadata = false;  // changes what a tensor is, not its data: detach_, t_, requires_grad_
+  bool hides = false;     // its result keeps the memory of an input where we do not see it
   bool norm = false;      // a norm over all elements
   bool joins = false;     // cat, dot: looks at whole vectors
   uint64_t writes = 0;    // bit i: argument i is written to

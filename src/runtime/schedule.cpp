@@ -37,6 +37,7 @@ const Access* Schedule::expected() const {
 const PlannedRun* Schedule::advance(Access access) {
   const size_t position = trace_.size();
   trace_.push_back(access);
+  if (trace_.size() > kLongest) spoil();
   if (plan_ == nullptr) return nullptr;
   const auto& runs = plan_->slots.runs;
   if (position < runs.size() && runs[position].access == access) return &runs[position];

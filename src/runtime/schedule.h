@@ -74,6 +74,10 @@ class Schedule {
   const std::vector<Reduction>& reductions() const { return reductions_; }
 
  private:
+  // Accesses of a cycle that is worth a plan: making one takes time that grows with the square. Evaluations
+  // with gradients on, and no backward, go on for ever.
+  static constexpr size_t kLongest = 20000;
+
   const CyclePlan* plan_ = nullptr;
   std::vector<bool> made_;  // which of the planned reductions
   int32_t task_ = 0;

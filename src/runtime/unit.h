@@ -58,6 +58,7 @@ struct UnitParam {
   at::Tensor gradient_slice;  // of the gradient shard; undefined with it
   at::Tensor trap;  // stands in the module's .grad(): optimizers on the module are answered in words
   std::shared_ptr<torch::autograd::Node> accumulator;
+  bool arrived = false;   // it had a gradient at some time
   bool fired = false;     // its gradient is in the buffer
   bool fresh = false;     // it arrived in this backward and is not reduced yet
   bool used = false;      // it arrived, on this rank, since gradients were last reduced

@@ -12,6 +12,7 @@ Use::Use(const at::Tensor& tensor) {
   TORCH_CHECK(tag->region != nullptr, detail::dropped_message());
   detail::Unit& unit = *tag->region->unit;
   TORCH_CHECK(unit.engine->may_read(), detail::sharded_message(unit.name));
+  const std::lock_guard lock(unit.engine->mutex);
   if (unit.pins++ == 0) {
     try {
       unit.engine->use(unit);
@@ -24,7 +25,9 @@ Use::Use(const at::Tensor& tensor) {
 }
 
 Use::~Use() {
-  if (unit_) --unit_->pins;
+  if (!unit_) return;
+  const std::lock_guard lock(unit_->engine->mutex);
+  --unit_->pins;
 }
 
 }  // namespace fsdp

@@ -285,6 +285,19 @@ TEST(Accumulation, NoSyncInsideNoSyncEndsWithTheOuterOne) {
   });
 }
 
+TEST(Accumulation, NoSyncOfABlockEndsThoughTheRootWasSharded) {
+  run_ranks(2, [](World& world) {
+    torch::nn::Linear block(6, 6);
+    torch::nn::Sequential root(block, torch::nn::Linear(6, 2));
+    auto inner = fully_shard(world, block);
+    auto kept_back = std::make_unique<NoSync>(inner.engine());
+    auto outer = fully_shard(world, root);
+    kept_back = nullptr;
+    outer(torch::ones({1, 6}) * world.rank()).sum().backward();
+    require(outer.parameters()[0].grad().defined(), "reduced");
+  });
+}
+
 // A step from gradients that zero_grad() has dropped is a step from none.
 TEST(Accumulation, ZeroGradForgetsWhatWasReduced) {
   for (const int ranks : {1, 2, 3}) {

@@ -1,6 +1,7 @@
 // Promise: what would go wrong silently is answered in words, and the model can be used afterwards.
 #include <ATen/autocast_mode.h>
 
+#include <optional>
 #include <sstream>
 
 #include "behaviour/misuse_net.h"
@@ -213,6 +214,22 @@ std::vector<Misuse> writes() {
               at::_foreach_mul_({net.first->weight, net.second->weight}, 0.5);
             },
             {"first.weight", "written inside forward"}),
+      {"a parameter as values of a sparse tensor",
+       in_forward([](Net& net) {
+         torch::sparse_coo_tensor(torch::arange(5).repeat({2, 1}), net.head->bias, {5, 5});
+       }),
+       {"head.bias", "clone()"},
+       {2},
+       Told::error,
+       After::unharmed,
+       [](Scene& s) { s.net->inside = nullptr; }},
+      {"set_() to a parameter's memory",
+       in_forward([](Net& net) { torch::empty({0}).set_(net.head->bias.detach()); }),
+       {"head.bias", "clone()"},
+       {2},
+       Told::error,
+       After::unharmed,
+       [](Scene& s) { s.net->inside = nullptr; }},
       {"an embedding's max_norm",
        [](Scene& s) {
          s.net->table->options.max_norm(0.01);
@@ -263,6 +280,45 @@ std::vector<Misuse> changes() {
          s.loss();
        },
        {"inside full_params()", "end that scope"}},
+      {"a backward inside full_params",
+       [](Scene& s) {
+         const auto whole = s.model.full_params(true);
+         s.net->forward(s.net->batch(0)).backward();
+       },
+       {"backward inside full_params()", "End that scope"}},
+      {"set_data of a slice",
+       [](Scene& s) {
+         Tensor slice = s.model.parameters()[1];
+         slice.set_data(slice.clone());
+         s.loss();
+       },
+       {"model.parameters()", "copy_()"},
+       {1, 2},
+       Told::error,
+       After::broken},
+      {"a use() that outlives its call",
+       [](Scene& s) {
+         std::optional<Use> use;
+         s.net->inside = [&](Net& net) { use.emplace(net.first->weight); };
+         s.loss().backward();
+         s.net->inside = nullptr;
+         s.loss();
+       },
+       {"use() scope", "'first'"},
+       {2},
+       Told::error,
+       After::unharmed,
+       [](Scene& s) { s.model.zero_grad(); }},
+      {"zero_grad of the module",
+       [](Scene& s) {
+         s.loss().backward();
+         s.net->zero_grad();
+         s.loss();
+         s.model.zero_grad();
+       },
+       {"module->zero_grad()", "model.zero_grad()"},
+       {1, 2},
+       Told::warning},
       {"full_params inside full_params",
        [](Scene& s) {
          const auto whole = s.model.full_params();

@@ -2,6 +2,9 @@
 // bits.
 #include <gmock/gmock.h>
 
+#include <barrier>
+#include <thread>
+
 #include "behaviour/programs.h"
 
 namespace fsdp::testing {
@@ -301,6 +304,36 @@ TEST(Running, FullParamsAfterABackwardThatFailed) {
       require(different.empty(), different);
     });
   }
+}
+
+// Two threads that read one unit at once; the second waits until it is there.
+TEST(Running, ThreadsInsideForward) {
+  struct Split : torch::nn::Module {
+    Split() { layer = register_module("layer", torch::nn::Linear(64, 64)); }
+    Tensor forward(const Tensor& x) {
+      Tensor other;
+      std::barrier together(2);
+      std::thread thread([&] {
+        const at::NoGradGuard no_grad;
+        together.arrive_and_wait();
+        other = x.mm(layer->weight);
+      });
+      const at::NoGradGuard no_grad;
+      together.arrive_and_wait();
+      const Tensor mine = x.mm(layer->weight);
+      thread.join();
+      return (mine - other).abs().max() + mine.abs().sum();
+    }
+    torch::nn::Linear layer{nullptr};
+  };
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [&](World& world) {
+      const auto module = std::make_shared<Split>();
+      const Tensor x = torch::ones({2, 64});
+      auto model = fully_shard(world, module, {.wrap = by_size(100), .precision = {.param = at::kDouble}});
+      const Tensor first = model(x);
+      for (int i = 0; i < 100; ++i) require(model(x).equal(first), "the same every time");
+    });
 }
 
 }  // namespace
