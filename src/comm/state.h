@@ -35,7 +35,8 @@ struct CommState {
       return fn();
     } catch (const CommError& error) {
       const CommFault fault = error.details().fault;
-      const bool by_order = fault == CommFault::aborted && error.details().reason == OrderLog::kDiffer;
+      const bool by_order =
+          fault == CommFault::aborted && error.details().reason.find(OrderLog::kDiffer) != std::string::npos;
       if (keeps_order() && (fault == CommFault::backend || fault == CommFault::timeout || by_order))
         order.throw_difference(info);
       throw;

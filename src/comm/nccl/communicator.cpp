@@ -79,11 +79,16 @@ std::string NcclCommunicator::async_error() const {
   return state == ncclSuccess || state == ncclInProgress ? "" : message("asynchronous error", state);
 }
 
-// NCCL allows to abort while another thread is inside a call.
+// NCCL allows to abort while another thread is inside a call; only one that ends soon is waited for.
 void NcclCommunicator::abort() {
   constexpr Milliseconds kPatience{1000};
+  const auto start = Clock::now();
   {
-    const std::unique_lock lock(mutex_, kPatience);
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    while (!lock && elapsed_since(start) < kPatience) {
+      std::this_thread::sleep_for(Milliseconds(1));
+      static_cast<void>(lock.try_lock());
+    }
     if (comm_ == nullptr || aborted_.exchange(true)) return;
   }
   api_.abort(comm_);

@@ -53,7 +53,7 @@ class NcclCommunicator {
   std::function<bool()> stop_;
   ncclComm_t comm_ = nullptr;
   // NCCL takes one call at a time per communicator; the owner and the watchdog both call.
-  mutable std::timed_mutex mutex_;
+  mutable std::mutex mutex_;
   std::atomic<bool> aborted_{false};
 };
 
