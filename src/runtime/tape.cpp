@@ -115,9 +115,16 @@ Tape::Input Tape::note_input(const c10::IValue& value) {
   if (value.isTensor()) {
     if (const auto taped = place(value)) input = {.value = {}, .tensors = {taped}};
   } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& element : value.toListRef()) input.tensors.push_back(place(element));
-    if (std::none_of(input.tensors.begin(), input.tensors.end(),
-                     [](const auto& one) { return one.has_value(); }))
+    auto others =
+        c10::impl::GenericList(value.toList().elementType());  // the tape keeps no tensor of its own
+    for (const c10::IValue& element : value.toListRef()) {
+      input.tensors.push_back(place(element));
+      others.push_back(input.tensors.back() ? c10::IValue() : element);
+    }
+    if (std::any_of(input.tensors.begin(), input.tensors.end(),
+                    [](const auto& one) { return one.has_value(); }))
+      input.value = others;
+    else
       input.tensors.clear();
   }
   return input;
