@@ -43,7 +43,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 bool GradScaler::find_inf(torch::optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
-  const at::Tensor found = at::zeros({1}, options);
+  at::Tensor found = at::zeros({1}, options);
   const at::Tensor inverse = at::full({}, 1.0 / state_.scale, options);
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
   for (const auto& group : optimizer.param_groups())
@@ -51,7 +51,7 @@ bool GradScaler::find_inf(torch::optim::Optimizer& optimizer) {
       if (param.grad().defined() && param.numel() > 0)
         by_type[param.grad().scalar_type()].push_back(param.grad());
   for (auto& [type, gradients] : by_type)
-    at::_amp_foreach_non_finite_check_and_unscale_(gradients, const_cast<at::Tensor&>(found), inverse);
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse);
   comm_.all_reduce(found, ReduceOp::sum, "found_inf").wait(comm_.timeout());
   return found.item<float>() > 0;
 }

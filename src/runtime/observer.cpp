@@ -53,8 +53,7 @@ std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor
     if (traits.hides && !region->in_place)
       return "fsdp: parameter '" + name() +
              "' becomes part of another tensor by its memory (a sparse tensor, set_()), which is gone when "
-             "the "
-             "parameter is released; give a clone() of it";
+             "the parameter is released; give a clone() of it";
     if (!region->unit->engine->may_read()) return sharded_message(name());
     if (traits.writes_argument(i))
       return "fsdp: parameter '" + name() +
@@ -81,8 +80,8 @@ class Passage {
   }
   ~Passage() {
     unpin();
-    for (const Lent& one :
-         lent_) {  // an operator inside may have gathered the unit: then the loan is its own
+    for (const Lent& one : lent_) {
+      // An operator inside may have gathered the unit: then the loan is its own.
       const std::lock_guard lock(one.region->unit->engine->mutex);
       if (one.region->unit->state != UnitState::gathered)
         one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(one.own);
@@ -99,7 +98,6 @@ class Passage {
   };
 
   void open_units(const OpTraits& traits, Arguments arguments);
-  void pin(Unit& unit);
   void unpin() {
     for (Unit* unit : pinned_) {
       const std::lock_guard lock(unit->engine->mutex);
