@@ -36,7 +36,8 @@ struct Settings {
   std::string device = "cpu";
   std::string data;  // folder of start weights and tokens; empty: drawn here
   bool bf16 = false;
-  bool plain = false;  // the model alone, not sharded
+  bool plain = false;    // the model alone, not sharded
+  bool capture = false;  // forward and backward as one CUDA graph
 };
 
 struct Batch {
@@ -111,13 +112,26 @@ double device_peak(at::Device device) {
   return static_cast<double>(stats.allocated_bytes[kAllPools].peak);
 }
 
-// One step; `look` is called where most memory is in use.
+// Forward and backward; `look` is called where most memory is in use.
 template <class Model, class Look>
-at::Tensor step(Model& model, torch::optim::Optimizer& optimizer, const Batch& batch, Look look) {
+at::Tensor run(Model& model, const Batch& batch, Look look) {
   auto loss = model(batch.ids, batch.targets);
   look();
   loss.backward();
   look();
+  return loss;
+}
+
+template <class M, class Look>
+at::Tensor run(fsdp::Captured<M>& model, const Batch& batch, Look look) {
+  auto loss = model(batch.ids, batch.targets);
+  look();
+  return loss;
+}
+
+template <class Model, class Look>
+at::Tensor step(Model& model, torch::optim::Optimizer& optimizer, const Batch& batch, Look look) {
+  auto loss = run(model, batch, look);
   optimizer.step();
   optimizer.zero_grad();
   return loss.detach();
@@ -176,7 +190,9 @@ void print_line(const Settings& settings, int64_t params, const Figures& total) 
   };
   const auto times = mean(total.milliseconds);
   const nlohmann::ordered_json line{{"bench", "step"},
-                                    {"impl", settings.plain ? "plain" : "fsdp"},
+                                    {"impl", settings.plain     ? "plain"
+                                             : settings.capture ? "captured"
+                                                                : "fsdp"},
                                     {"device", settings.device},
                                     {"ranks", settings.ranks},
                                     {"params", params},
@@ -209,7 +225,9 @@ Figures train_sharded(const fsdp::World& world, const LlamaForCausalLM& llama, c
   if (settings.bf16) options.precision = fsdp::bf16();
   auto model = fsdp::fully_shard(world, llama, options);
   fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(kLearningRate));
-  return train(model, optimizer, batch, settings, pss_before);
+  if (!settings.capture) return train(model, optimizer, batch, settings, pss_before);
+  auto captured = fsdp::capture(model);
+  return train(captured, optimizer, batch, settings, pss_before);
 }
 
 void run_rank(fsdp::World& world, const Settings& settings) {
@@ -240,6 +258,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", settings.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--data", settings.data, "folder of start weights and tokens, from torch_step.py --write");
   app.add_flag("--bf16", settings.bf16, "compute in bf16, reduce and keep weights in fp32");
+  app.add_flag("--capture", settings.capture,
+               "forward and backward as one CUDA graph, from the fourth step on");
   app.add_flag("--plain", settings.plain, "the model alone on one rank, not sharded, in fp32");
   CLI11_PARSE(app, argc, argv);
   try {

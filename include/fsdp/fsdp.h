@@ -1,6 +1,7 @@
 // Fully Sharded Data Parallel training for LibTorch: everything a program needs.
 #pragma once
 
+#include <fsdp/capture.h>
 #include <fsdp/comm.h>
 #include <fsdp/error.h>
 #include <fsdp/grad_scaler.h>

@@ -315,6 +315,31 @@ void Engine::warn_of_equal_batches(const std::vector<at::Tensor>& arguments) {
                "gradients. Give each rank its own data, for example by a sampler made from the World.");
 }
 
+void Engine::stand_aside() {
+  TORCH_CHECK(state_ != TrainingState::summon_full_params && depth_ == 0,
+              "fsdp: a captured step inside full_params() or a call of the model");
+  drop_failed_task();
+  check_module();
+  end_cycle();
+  executor_.forget_streams();
+  gradients_.forget_streams();
+}
+
+void Engine::make_accumulators_anew() {
+  for (UnitParam* param : params) {
+    if (!param->accumulator) continue;
+    param->accumulator.reset();
+    watch_accumulator(*param);
+  }
+}
+
+std::vector<at::Tensor> Engine::step_memory() const {
+  std::vector<at::Tensor> memory{executor_.arena()};
+  for (const auto& unit : units)
+    for (const auto& region : unit->regions) memory.push_back(region->shard);
+  return memory;
+}
+
 void Engine::keep_back(bool on) {
   kept_back_ += on ? 1 : -1;
   gradients_.sync = kept_back_ == 0;

@@ -28,6 +28,15 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void open_full_params(bool write_back);
   void close_full_params();
 
+  // --- from captured steps, see Note [Captured steps]
+  bool kept_back() const { return kept_back_ > 0; }
+  // Nothing of this model is gathered, no cycle goes on, and the current stream is ordered behind its work.
+  void stand_aside();
+  // Gradients are accumulated on the current stream from now on.
+  void make_accumulators_anew();
+  // What a step works in besides what it allocates.
+  std::vector<at::Tensor> step_memory() const;
+
   // --- from the observer
   // Inside a call of the model, or a backward.
   bool may_read() const;

@@ -25,6 +25,7 @@ class Executor {
 
   // The memory slots come from; what is in it must be released. Collective where several ranks share it.
   void reserve(int64_t bytes);
+  const at::Tensor& arena() const { return arena_; }
   int64_t arena_bytes() const { return arena_.defined() ? arena_.numel() : 0; }
   int64_t overflow_bytes() const;
   // The slots a model needs before its plan is known.
@@ -38,6 +39,8 @@ class Executor {
   void read(Unit& unit);
   void release(Unit& unit);
   void release_all();
+  // The current stream has waited for all that took part so far.
+  void forget_streams() { readers_.clear(); }
   // Goes into the label of the next gather: ranks that went different ways read there how.
   void remark(std::string text) { remark_ = std::move(text); }
 

@@ -20,6 +20,8 @@ class Gradients {
 
   // Memory for gradients on their way, as planned. Collective.
   void reserve(int64_t bytes);
+  // The current stream has waited for all that took part so far.
+  void forget_streams() { writers_.clear(); }
   int64_t buffer_bytes() const;
 
   // A parameter's gradient is complete in tensor.grad().

@@ -169,6 +169,34 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   op.redispatchBoxed(keys & kBelow, stack);
 }
 
+// For operators that are made of others and read the memory of their inputs themselves: units are there from
+// the first of those on.
+void on_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const OpTraits& traits = traits_of(op);
+  const Passage passage(traits, Arguments(*stack).last(traits.arguments));
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+// Recurrent layers: cuDNN's look at whether the weights lie in one piece. Only a kernel for a backend's own
+// key goes before the one that composes.
+const std::vector<torch::Library>& recurrent_layers() {
+  static const std::vector<torch::Library> registered = [] {
+    std::vector<torch::Library> libraries;
+    for (auto backend = static_cast<uint8_t>(c10::BackendComponent::InvalidBit) + 1;
+         backend <= static_cast<uint8_t>(c10::BackendComponent::EndOfBackendKeys); ++backend) {
+      const auto key = c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::AutogradFunctionality,
+                                                                static_cast<c10::BackendComponent>(backend));
+      auto& library = libraries.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+      for (const char* name : {"lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input",
+                               "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data"})
+        library.impl(name, torch::CppFunction::makeFromBoxedFunction<&on_composite>());
+    }
+    return libraries;
+  }();
+  return registered;
+}
+[[maybe_unused]] const auto& kRecurrentLayers = recurrent_layers();
+
 TORCH_LIBRARY_IMPL(_, Fake, registry) {
   registry.fallback(torch::CppFunction::makeFromBoxedFunction<&on_operator>());
 }

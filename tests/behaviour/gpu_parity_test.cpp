@@ -62,7 +62,7 @@ std::vector<GpuCase> gpu_cases() {
         for (const bool bf16 : {false, true})
           if (strategy == Strategy::full_shard || std::string(learner) == "gpt2")
             cases.push_back({learner, ranks, strategy, bf16});
-  for (const char* learner : {"convnet", "lstm", "frozen", "llama_tied"})
+  for (const char* learner : {"convnet", "lstm", "lstm_in_one_piece", "frozen", "llama_tied"})
     for (const int ranks : {1, 2}) cases.push_back({learner, ranks, Strategy::full_shard, false});
   return cases;
 }

@@ -23,6 +23,7 @@ ARROWS = {
 }
 ARROWS["runtime"] = set(ARROWS) - {"data"}
 ARROWS["optim"] = set(ARROWS) - {"data"}
+ARROWS["graph"] = set(ARROWS) - {"data"}
 ARROWS["checkpoint"] = set(ARROWS)
 
 PURE = {"kernels", "layout", "plan"}

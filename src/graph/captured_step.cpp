@@ -1,0 +1,164 @@
+// Note [Captured steps]
+// Recorded is everything from model(...) to the end of backward: casts of the weights, gathers, gradients.
+// The optimizer stays outside, so that its step counts and learning rates may live on the host. A replay
+// does what the host would have done with other values at the same addresses; so the memory it touches
+// (inputs, arena, gradients) is kept here, and the slices are given their gradients by hand.
+//
+// Autograd runs the last node of a parameter on the stream that was current when the node was made. That
+// must be the stream that is recorded: the nodes are made anew for it.
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <fsdp/capture.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "graph/device_graph.h"
+#include "runtime/engine.h"
+
+namespace fsdp::detail {
+
+namespace {
+
+constexpr int kUsual = 3;  // steps before one is recorded: the plan is made after the first
+
+bool same_kind(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && a.device() == b.device();
+}
+
+// While it lives, `side` is the current stream, and ordered after and before the one that was.
+class Aside {
+ public:
+  explicit Aside(const c10::Stream& side)
+      : before_(c10::impl::VirtualGuardImpl(side.device_type()).getStream(side.device())),
+        side_(side),
+        guard_(side) {
+    order(before_, side_);
+  }
+  ~Aside() { order(side_, before_); }
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+
+ private:
+  static void order(const c10::Stream& first, const c10::Stream& then) {
+    c10::Event reached(first.device_type());
+    reached.record(first);
+    reached.block(then);
+  }
+
+  c10::Stream before_, side_;
+  c10::StreamGuard guard_;
+};
+
+}  // namespace
+
+struct CapturedStep::State {
+  explicit State(ShardedModel model_) : model(std::move(model_)) {}
+
+  ShardedModel model;
+  int steps = 0;
+  int64_t replays = 0;
+  bool possible = true;               // nothing has shown yet that the step cannot be recorded
+  std::optional<c10::Stream> stream;  // where all steps run; none: the device has no graphs
+  bool moved = false;                 // parameters' last nodes are on it
+  std::unique_ptr<DeviceGraph> graph;
+  std::vector<at::Tensor> inputs;
+  at::Tensor loss;
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of each slice that has one
+  std::vector<at::Tensor> memory;                            // used by the recorded work, and not in its pool
+
+  bool usual(const std::vector<at::Tensor>& given) const;
+  at::Tensor run_usual(const std::vector<at::Tensor>& given, const Forward& forward);
+  void record(const std::vector<at::Tensor>& given, const Forward& forward);
+  at::Tensor replay(const std::vector<at::Tensor>& given);
+};
+
+// A step that cannot be replayed, or not by this recording.
+bool CapturedStep::State::usual(const std::vector<at::Tensor>& given) const {
+  if (!possible || !at::GradMode::is_enabled() || !model.is_training() || current(model.engine()).kept_back())
+    return true;
+  if (graph &&
+      (given.size() != inputs.size() || !std::equal(given.begin(), given.end(), inputs.begin(), same_kind)))
+    return true;
+  const auto slices = model.parameters();
+  return std::any_of(slices.begin(), slices.end(),
+                     [](const at::Tensor& slice) { return slice.grad().defined(); });
+}
+
+at::Tensor CapturedStep::State::run_usual(const std::vector<at::Tensor>& given, const Forward& forward) {
+  const at::Tensor result = forward(given);
+  result.backward();
+  return result.detach();
+}
+
+void CapturedStep::State::record(const std::vector<at::Tensor>& given, const Forward& forward) {
+  Engine& engine = current(model.engine());
+  engine.stand_aside();
+  for (const at::Tensor& one : given) inputs.push_back(one.clone());
+  graph = make_device_graph(engine.world.device());
+  graph->begin();
+  try {
+    loss = run_usual(inputs, forward);
+  } catch (...) {
+    const auto error = std::current_exception();
+    try {
+      graph->end();
+    } catch (const std::exception&) {
+      // It says that the recording is broken; why is thrown below.
+    }
+    std::rethrow_exception(error);
+  }
+  graph->end();
+  for (const at::Tensor& slice : model.parameters())
+    if (slice.grad().defined()) gradients.emplace_back(slice, slice.grad());
+  memory = engine.step_memory();
+}
+
+at::Tensor CapturedStep::State::replay(const std::vector<at::Tensor>& given) {
+  current(model.engine()).stand_aside();
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < given.size(); ++i) inputs[i].copy_(given[i], /*non_blocking=*/true);
+  graph->replay();
+  for (auto& [slice, gradient] : gradients) slice.mutable_grad() = gradient;
+  ++replays;
+  return loss.clone();
+}
+
+CapturedStep::CapturedStep(ShardedModel model) : state_(std::make_unique<State>(std::move(model))) {
+  const Engine& engine = current(state_->model.engine());
+  const c10::Device device = engine.world.device();
+  if (engine.comm.size() == 1 && make_device_graph(device) != nullptr)
+    state_->stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+CapturedStep::~CapturedStep() = default;
+CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
+CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
+
+int64_t CapturedStep::replays() const { return state_->replays; }
+
+at::Tensor CapturedStep::run(const std::vector<at::Tensor>& inputs, const Forward& forward) {
+  State& state = *state_;
+  if (!state.stream) return state.run_usual(inputs, forward);
+  const Aside aside(*state.stream);
+  if (!std::exchange(state.moved, true)) current(state.model.engine()).make_accumulators_anew();
+  if (state.usual(inputs) || state.steps++ < kUsual) return state.run_usual(inputs, forward);
+  if (!state.graph) {
+    try {
+      state.record(inputs, forward);
+    } catch (const std::exception& error) {
+      state.possible = false;
+      state.graph = nullptr;
+      state.model.zero_grad();
+      const auto* known = dynamic_cast<const c10::Error*>(&error);
+      TORCH_WARN("fsdp: this step cannot be captured and runs as usual from now on: ",
+                 known != nullptr ? known->what_without_backtrace() : error.what());
+      return state.run_usual(inputs, forward);
+    }
+  }
+  return state.replay(inputs);
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,153 @@
+// Promise: a captured step trains like an ordinary one, and steps that cannot be replayed run as usual.
+#include <gtest/gtest.h>
+#include <torch/nn/modules/dropout.h>
+
+#include <functional>
+#include <set>
+
+#include "support/ranks.h"
+#include "support/training.h"
+
+namespace fsdp::testing {
+namespace {
+
+constexpr int kSteps = 12;
+
+// forward(x, y), as captured steps want it.
+struct Net : torch::nn::Module {
+  explicit Net(double dropout = 0.0) {
+    const SeededHere seeded(3);
+    body =
+        register_module("body", torch::nn::Sequential(torch::nn::Linear(16, 64), torch::nn::Tanh(),
+                                                      torch::nn::Dropout(dropout), torch::nn::Linear(64, 64),
+                                                      torch::nn::Tanh(), torch::nn::Linear(64, 4)));
+  }
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& y) {
+    return torch::mse_loss(body->forward(x), y);
+  }
+  torch::nn::Sequential body{nullptr};
+};
+
+at::Tensor values(int64_t rows, int64_t columns, uint64_t seed, c10::Device device) {
+  auto gen = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return torch::randn({rows, columns}, gen).to(device);
+}
+
+struct Trained {
+  std::vector<at::Tensor> params;
+  std::vector<double> losses;
+  int64_t replays = 0;
+};
+
+// Batches of 8 rows; `rows(step)` may say otherwise. Gradients of `adds(step)` are kept for the next step.
+struct Course {
+  std::function<int64_t(int)> rows = [](int) { return int64_t{8}; };
+  std::function<bool(int)> adds = [](int) { return false; };
+};
+
+Trained train(const World& world, Precision precision, bool captured, const Course& course) {
+  auto model = fully_shard(world, std::make_shared<Net>(), {.wrap = by_size(200), .precision = precision});
+  AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
+  auto step = capture(model);
+  Trained trained;
+  for (int i = 0; i < kSteps; ++i) {
+    const auto x = values(course.rows(i), 16, static_cast<uint64_t>(i), world.device());
+    const auto y = values(course.rows(i), 4, static_cast<uint64_t>(100 + i), world.device());
+    at::Tensor loss;
+    if (captured) {
+      loss = step(x, y);
+    } else {
+      loss = model(x, y);
+      loss.backward();
+    }
+    trained.losses.push_back(loss.item<double>());
+    if (course.adds(i)) continue;
+    model.clip_grad_norm_(0.5);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  const auto whole = model.full_params();
+  for (const auto& param : model.module().parameters())
+    trained.params.push_back(param.detach().cpu().clone());
+  trained.replays = step.replays();
+  return trained;
+}
+
+void expect_same(const Trained& found, const Trained& wanted) {
+  require(found.losses == wanted.losses, "losses differ");
+  for (size_t i = 0; i < wanted.params.size(); ++i)
+    require(at::equal(found.params[i], wanted.params[i]), "parameter " + std::to_string(i) + " differs");
+}
+
+void compare(const World& world, Precision precision, const Course& course, int64_t replays) {
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  const Trained found = train(world, precision, true, course);
+  expect_same(found, train(world, precision, false, course));
+  require(found.replays == replays, std::to_string(found.replays) + " replays");
+}
+
+TEST(Capture, OnTheCpuAllStepsRunAsUsual) {
+  run_ranks(2, [](World& world) { compare(world, fp32(), {}, 0); });
+}
+
+TEST(GpuCapture, TrainsToTheBit) {
+  for (const bool low : {false, true})
+    run_processes(
+        1, [&](World& world) { compare(world, low ? bf16() : fp32(), {}, kSteps - 3); },
+        c10::Device(c10::kCUDA, 0));
+}
+
+TEST(GpuCapture, OtherShapesAndSumsRunAsUsual) {
+  const Course course{.rows = [](int i) { return i == 6 ? int64_t{5} : int64_t{8}; },
+                      .adds = [](int i) { return i == 8; }};
+  run_processes(
+      1, [&](World& world) { compare(world, fp32(), course, kSteps - 3 - 2); }, c10::Device(c10::kCUDA, 0));
+}
+
+TEST(GpuCapture, DropsOtherElementsInEveryReplay) {
+  run_processes(
+      1,
+      [](World& world) {
+        auto model = fully_shard(world, std::make_shared<Net>(0.5));
+        auto step = capture(model);
+        const auto x = values(8, 16, 1, world.device()), y = values(8, 4, 2, world.device());
+        std::set<double> seen;
+        for (int i = 0; i < 8; ++i) {
+          seen.insert(step(x, y).item<double>());
+          model.zero_grad();
+        }
+        require(step.replays() == 5, "replays");
+        require(seen.size() == 8, "the same elements were dropped twice");
+      },
+      c10::Device(c10::kCUDA, 0));
+}
+
+// A forward that reads a value on the host.
+struct Reading : Net {
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& y) {
+    const at::Tensor loss = Net::forward(x, y);
+    return loss.item<double>() > 1e9 ? loss * 2 : loss;
+  }
+};
+
+TEST(GpuCapture, WhatCannotBeRecordedRunsAsUsual) {
+  run_processes(
+      1,
+      [](World& world) {
+        auto model = fully_shard(world, std::make_shared<Reading>(), {.wrap = by_size(200)});
+        auto step = capture(model);
+        const auto x = values(8, 16, 1, world.device()), y = values(8, 4, 2, world.device());
+        std::set<double> seen;
+        for (int i = 0; i < 6; ++i) {
+          seen.insert(step(x, y).item<double>());
+          for (const auto& slice : model.parameters())
+            require(slice.grad().defined(), "a gradient is missing");
+          model.zero_grad();
+        }
+        require(step.replays() == 0 && seen.size() == 1, "other losses");
+      },
+      c10::Device(c10::kCUDA, 0));
+}
+
+}  // namespace
+}  // namespace fsdp::testing
