@@ -18,7 +18,7 @@ RUN_TESTS = --output-on-failure --no-tests=error -j $(TEST_JOBS)
 WERROR = $(if $(CI),ON,OFF)
 configure_and_build = $(CMAKE) --preset $(1) -DFSDP_WERROR=$(WERROR) $(CMAKE_ARGS) >build/$(1).configure.log || \
   { cat build/$(1).configure.log; exit 1; }; grep -e '-- fsdp:' build/$(1).configure.log; \
-  $(CMAKE) --build build/$(1) -j $(JOBS)
+  $(CMAKE) --build build/$(1) -j $(JOBS) $(addprefix --target ,$(TARGET))
 
 .PHONY: help
 help: ## List the targets
@@ -33,13 +33,13 @@ setup-peers: ## Make the environment we compare with (whole PyTorch, Open MPI), 
 	@scripts/setup-peers
 
 .PHONY: build
-build: setup ## Build everything; binaries in build/<preset>/bin, and build/bin for release
+build: setup ## Build everything, or TARGET=...; binaries in build/<preset>/bin, and build/bin for release
 	@$(call configure_and_build,$(PRESET))
 	@if [ $(PRESET) = release ]; then ln -sfn release/bin build/bin; fi
 
 .PHONY: quickstart
 quickstart: ## Set up, build, and train a small GPT on two ranks of this machine
-	@$(MAKE) --no-print-directory build PRESET=release
+	@$(MAKE) --no-print-directory build PRESET=release TARGET=03_train_gpt
 	build/bin/03_train_gpt --ranks 2
 
 .PHONY: cuda
