@@ -129,6 +129,9 @@ class Comm {
   // Ranks with the same colour (>= 0) form a group, ordered by rank. Collective.
   Comm split(int colour, std::string_view name = "split");
 
+  // Whether sums follow the tree over the rank index, as reduce_scatter says (local, shm).
+  bool sums_in_order() const;
+
   // Makes every pending and future wait on this group throw CommError with `reason`, here and on all peers.
   // From any thread.
   void abort(std::string_view reason);

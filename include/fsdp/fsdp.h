@@ -8,6 +8,7 @@
 #include <fsdp/on_meta.h>
 #include <fsdp/optim.h>
 #include <fsdp/sampler.h>
+#include <fsdp/script.h>
 #include <fsdp/sharded.h>
 #include <fsdp/version.h>
 #include <fsdp/world.h>

@@ -44,17 +44,26 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<detail::Engine> engine_;
 };
 
-// While it lives, the module's parameters are whole and in full precision, in memory of their own.
-// Collective.
+struct FullParamsOptions {
+  // What was written to the parameters goes into the shards at the end; each rank's own part counts.
+  bool write_back = false;
+  bool rank0_only = false;  // other ranks send their shards and have nothing to read; not with write_back
+  bool offload = false;     // in host memory
+  std::string module = {};  // path: only the units that hold parameters of this module; empty: all
+};
+
+// While it lives, the module's parameters are whole and in full precision, in memory of their own. Scopes
+// may lie inside each other. Collective.
 class [[nodiscard]] FullParams {
  public:
-  FullParams(std::shared_ptr<detail::Engine> engine, bool write_back);
+  FullParams(std::shared_ptr<detail::Engine> engine, const FullParamsOptions& options);
   ~FullParams();
   FullParams(const FullParams&) = delete;
   FullParams& operator=(const FullParams&) = delete;
 
  private:
   std::shared_ptr<detail::Engine> engine_;
+  int scope_;
 };
 
 // A handle; copies share the model. Threads: one at a time. Collective: every rank makes the same calls in
@@ -77,8 +86,7 @@ class ShardedModel {
   void zero_grad();
 
   NoSync no_sync();
-  // write_back: what was written to the parameters goes into the shards at the end; each rank's own part
-  // counts.
+  FullParams full_params(const FullParamsOptions& options);
   FullParams full_params(bool write_back = false);
 
   MemoryStats memory_stats() const;
@@ -89,6 +97,12 @@ class ShardedModel {
   double local_sharding_ratio() const;                          // of them, on this rank
   ParameterInfo parameter_info(const std::string& name) const;  // throws, with near names, for an unknown one
   std::string describe() const;                                 // units, sizes, types and shards as a tree
+  // Of parameters and their gradients' sums: equal for equal values on any number of ranks, in reproducible
+  // mode. Collective.
+  uint64_t state_hash() const;
+  // Steps done so far in reproducible mode; set it after loading a checkpoint.
+  int64_t step() const;
+  void set_step(int64_t step);
   // The last error this model met, also where the caller did not see it; null: none.
   std::exception_ptr last_error() const;
 

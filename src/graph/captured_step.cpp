@@ -130,7 +130,7 @@ at::Tensor CapturedStep::State::replay(const std::vector<at::Tensor>& given) {
 CapturedStep::CapturedStep(ShardedModel model) : state_(std::make_unique<State>(std::move(model))) {
   const Engine& engine = current(state_->model.engine());
   const c10::Device device = engine.world.device();
-  if (engine.comm.size() == 1 && make_device_graph(device) != nullptr)
+  if (engine.mesh.all.size() == 1 && make_device_graph(device) != nullptr)
     state_->stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 CapturedStep::~CapturedStep() = default;

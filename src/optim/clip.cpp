@@ -1,5 +1,6 @@
 // Gradient clipping over all shards.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
@@ -20,7 +21,8 @@ at::Tensor local_norm(const Engine& engine, double p, bool sharded) {
   for (const UnitParam* param : engine.params) {
     const at::Tensor& grad = param->slice.grad();
     if (!grad.defined() || grad.numel() == 0 || (param->unit->layout.ranks > 1) != sharded) continue;
-    const at::Tensor norm = at::linalg_vector_norm(grad, p, {}, false, at::kDouble);
+    const at::Tensor norm =
+        at::linalg_vector_norm(grad, p, {}, false, grad.is_complex() ? at::kComplexDouble : at::kDouble);
     if (std::isinf(p))
       total = total.maximum(norm);
     else
@@ -29,19 +31,32 @@ at::Tensor local_norm(const Engine& engine, double p, bool sharded) {
   return total;
 }
 
+// Over the ranks that hold one copy of the model between them.
+at::Tensor norm_of(Engine& engine, double p) {
+  at::Tensor total = local_norm(engine, p, true);
+  Comm& row = engine.mesh.row;
+  if (row.size() > 1) {
+    const at::Tensor all = at::empty({row.size()}, total.options());
+    row.all_gather(all, total, "clip_grad_norm_").wait();
+    total = std::isinf(p) ? all.max() : all.sum();
+  }
+  const at::Tensor whole = local_norm(engine, p, false);
+  total = std::isinf(p) ? total.maximum(whole) : (total + whole).pow(1.0 / p);
+  return total.squeeze().to(at::kFloat);
+}
+
+// See Note [Reproducible].
+at::Tensor ordered_norm(Engine& engine, double p) {
+  const double total = engine.reproduction->norm_sum(engine.units, engine.mesh, p);
+  return at::full({}, std::isinf(p) ? total : std::pow(total, 1.0 / p),
+                  at::TensorOptions().dtype(at::kFloat).device(engine.world.device()));
+}
+
 at::Tensor clip_norm(Engine& engine, double max_norm, double norm_type) {
   TORCH_CHECK(norm_type > 0, "fsdp: clip_grad_norm_ with norm_type ", norm_type,
               "; it must be positive or infinity");
   const Quiet quiet;
-  at::Tensor total = local_norm(engine, norm_type, true);
-  if (engine.comm.size() > 1) {
-    const at::Tensor all = at::empty({engine.comm.size()}, total.options());
-    engine.comm.all_gather(all, total, "clip_grad_norm_").wait();
-    total = std::isinf(norm_type) ? all.max() : all.sum();
-  }
-  const at::Tensor whole = local_norm(engine, norm_type, false);
-  total = std::isinf(norm_type) ? total.maximum(whole) : (total + whole).pow(1.0 / norm_type);
-  total = total.squeeze().to(at::kFloat);
+  const at::Tensor total = engine.reproduction ? ordered_norm(engine, norm_type) : norm_of(engine, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
   for (const UnitParam* param : engine.params)
     if (param->slice.grad().defined()) param->slice.grad().mul_(factor);

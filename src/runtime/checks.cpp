@@ -12,11 +12,13 @@ namespace fsdp::detail {
 void check_type(const at::Tensor& tensor, const std::string& name) {
   TORCH_CHECK(tensor.layout() == at::kStrided, "fsdp: parameter '", name, "' is ", tensor.layout(),
               "; only dense parameters can be sharded. Put it on the ignored list.");
-  constexpr std::array kTypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kByte};
-  TORCH_CHECK(std::find(kTypes.begin(), kTypes.end(), tensor.scalar_type()) != kTypes.end(),
-              "fsdp: parameter '", name, "' is of type ", tensor.scalar_type(),
-              ", which cannot be communicated (fp32, fp64, bf16, fp16, int64 and uint8 can). Put it on the "
-              "ignored list.");
+  constexpr std::array kTypes = {at::kFloat, at::kDouble, at::kBFloat16,     at::kHalf,
+                                 at::kLong,  at::kByte,   at::kComplexFloat, at::kComplexDouble};
+  TORCH_CHECK(
+      std::find(kTypes.begin(), kTypes.end(), tensor.scalar_type()) != kTypes.end(), "fsdp: parameter '",
+      name, "' is of type ", tensor.scalar_type(),
+      ", which cannot be communicated (fp32, fp64, bf16, fp16, complex, int64 and uint8 can). Put it on the "
+      "ignored list.");
 }
 
 void check_parameter(const UnitParam& param) {
@@ -32,8 +34,6 @@ void check_parameter(const UnitParam& param) {
               "fsdp: the slice of parameter '", param.names.front(),
               "' in model.parameters() has other memory than fully_shard() gave it; write values into it "
               "(copy_()) instead of set_data()");
-  TORCH_CHECK(param.tensor.requires_grad() == param.requires_grad, "fsdp: requires_grad of parameter '",
-              param.names.front(), "' changed after fully_shard(); freeze and unfreeze before it");
 }
 
 bool batches_are_equal(Comm& comm, c10::Device device, const std::vector<at::Tensor>& arguments) {

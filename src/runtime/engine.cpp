@@ -25,9 +25,13 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
       module_owner(module_.shared_from_this()),
       module(module_),
       options(options_),
-      comm(Comm::create(world_, options_.comm)),
+      mesh(make_mesh(world_, options_)),
+      reproduction(options_.reproducible ? std::optional<Reproduction>(std::in_place, *options_.reproducible,
+                                                                       world_, options_, module_)
+                                         : std::nullopt),
       executor_(nullptr, world_.device(), options_.limit_all_gathers),
-      gradients_(comm, world_.device(), schedule_, units) {}
+      gradients_(mesh, reproduction ? &*reproduction : nullptr, options_.check_gradients, world_.device(),
+                 schedule_, units) {}
 
 Engine::~Engine() {
   try {
@@ -58,7 +62,7 @@ void Engine::start() {
   // Slots of sharded units are memory that ranks share; a unit that is whole on every rank has its own then.
   const bool sharded =
       std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->layout.ranks > 1; });
-  executor_.share(sharded ? &comm : nullptr);
+  executor_.share(sharded ? &mesh.row : nullptr);
   for (const auto& unit : units) unit->outside = sharded && unit->layout.ranks == 1;
   for (UnitParam* param : params)
     if (param->requires_grad) watch(*param);
@@ -98,9 +102,11 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     check_module();
     check_scopes();
     drop_failed_task();
+    follow_requires_grad();
     if (std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
     begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
+    if (reproduction && mode_ == Mode::train && !aside_) reproduction->seed_forward();
     state_ = TrainingState::forward_backward;
   } catch (...) {
     --depth_;
@@ -157,7 +163,7 @@ void Engine::adopt_plan(Mode mode) {
   int64_t bytes = 0;
   for (const auto& [key, plan] : plans_) bytes = std::max(bytes, plan.slots.arena_bytes);
   if (first || bytes > executor_.arena_bytes()) executor_.reserve(bytes);
-  if (comm.size() > 1) gradients_.reserve(plans_[mode].buffer_bytes);
+  if (!gradients_.alone()) gradients_.reserve(plans_[mode].buffer_bytes);
   note_memory();
 }
 
@@ -181,7 +187,7 @@ void Engine::use(Unit& unit) {
   if (run != nullptr && executor_.follow(run->before, units)) return executor_.read(unit);
   schedule_.leave_plan();
   executor_.demand(unit);
-  if (expected != nullptr) comm.share_order();
+  if (expected != nullptr) mesh.row.share_order();
   note_memory();
 }
 
@@ -243,7 +249,7 @@ void Engine::end_task(int task) {
 }
 
 void Engine::finish_task() {
-  comm.check_order(/*now=*/!schedule_.following());
+  mesh.check_order(/*now=*/!schedule_.following());
   gradients_.at_task_end();
   note_memory();
   if (!schedule_.following())
@@ -277,6 +283,11 @@ void Engine::after_accumulate(UnitParam& param) {
 void Engine::notice_writes() {
   for (const auto& unit : units) {
     if (!unit->stale()) continue;
+    TORCH_CHECK(!reproduction || reproduction->done() == 0,
+                "fsdp: reproducible: parameters were written after ", reproduction->done(), " of ",
+                reproduction->microbatches(),
+                " microbatches of a step; call backward() for all of them, then the optimizer, or "
+                "model.zero_grad() to start the step again");
     if (unit->pins == 0) executor_.release(*unit);
     unit->note_written();
   }
@@ -299,6 +310,30 @@ void Engine::check_module() const {
   }
 }
 
+void Engine::forget_gradients() {
+  gradients_.drop();
+  if (reproduction) reproduction->restart(units);
+}
+
+// Parameters may be frozen and thawed between steps. A region that was frozen gets gradient memory when one
+// of its parameters is thawed, and keeps it.
+void Engine::follow_requires_grad() {
+  bool changed = false;
+  for (UnitParam* param : params) {
+    const bool wanted = param->tensor.requires_grad();
+    if (wanted == param->requires_grad) continue;
+    changed = true;
+    param->requires_grad = wanted;
+    param->slice.set_requires_grad(wanted);
+    if (!wanted) param->slice.mutable_grad() = at::Tensor();
+    param->region().layout.trainable = param->region().layout.trainable || wanted;
+    if (wanted) watch(*param);
+  }
+  if (!changed) return;
+  end_cycle();
+  plans_.clear();
+}
+
 // A pinned unit would not see what the optimizer wrote.
 void Engine::check_scopes() const {
   for (const auto& unit : units)
@@ -307,10 +342,10 @@ void Engine::check_scopes() const {
 }
 
 void Engine::warn_of_equal_batches(const std::vector<at::Tensor>& arguments) {
-  if (comm.size() == 1 || arguments.empty()) return;
+  if (mesh.all.size() == 1 || arguments.empty()) return;
   const Quiet quiet;
-  if (batches_are_equal(comm, world.device(), arguments))
-    TORCH_WARN("fsdp: all ", comm.size(),
+  if (batches_are_equal(mesh.all, world.device(), arguments))
+    TORCH_WARN("fsdp: all ", mesh.all.size(),
                " ranks were given the same first batch: they will compute the same "
                "gradients. Give each rank its own data, for example by a sampler made from the World.");
 }
@@ -341,6 +376,9 @@ std::vector<at::Tensor> Engine::step_memory() const {
 }
 
 void Engine::keep_back(bool on) {
+  TORCH_CHECK(
+      !on || !reproduction,
+      "fsdp: reproducible: no_sync() would change the order of sums; call backward() for each microbatch");
   kept_back_ += on ? 1 : -1;
   gradients_.sync = kept_back_ == 0;
 }

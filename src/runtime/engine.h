@@ -7,11 +7,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/executor.h"
 #include "runtime/gradients.h"
+#include "runtime/mesh.h"
+#include "runtime/reproducible.h"
 #include "runtime/schedule.h"
 #include "runtime/unit.h"
 
@@ -25,8 +29,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // --- from the public handle
   void enter(const std::vector<at::Tensor>& arguments);
   void leave();
-  void open_full_params(bool write_back);
-  void close_full_params();
+  // Scopes are numbered; one may end before another that began later.
+  int open_full_params(const FullParamsOptions& options);
+  void close_full_params(int scope);
 
   // --- from captured steps, see Note [Captured steps]
   bool kept_back() const { return kept_back_ > 0; }
@@ -53,8 +58,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const std::shared_ptr<torch::nn::Module> module_owner;  // a handle of an inner model may be the last
   torch::nn::Module& module;
   const ShardOptions options;
-  Comm comm;
-  std::recursive_mutex mutex;  // of pins and loans: a forward may have threads of its own
+  Mesh mesh;
+  std::optional<Reproduction> reproduction;  // in reproducible mode
+  std::recursive_mutex mutex;                // of pins and loans: a forward may have threads of its own
   std::vector<std::shared_ptr<Unit>> units;
   std::vector<UnitParam*> params;       // in order of definition
   std::shared_ptr<Engine> merged_into;  // another model has taken over the units
@@ -65,7 +71,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void absorb(Engine& inner);
   // Gradients stay on this rank until it was called with false as often as with true.
   void keep_back(bool on);
-  void forget_gradients() { gradients_.drop(); }
+  void forget_gradients();
 
   TrainingState training_state() const { return state_; }
   std::exception_ptr last_error() const { return last_error_; }
@@ -73,6 +79,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
  private:
   enum class Mode : uint8_t { train, eval };
+  // A full_params() that lives: the units it made whole, and the memory of their regions, in order.
+  struct FullScope {
+    FullParamsOptions options;
+    std::vector<Unit*> units;
+    std::vector<at::Tensor> whole;
+  };
   void begin_cycle(Mode mode);
   void end_cycle();
   void adopt_plan(Mode mode);
@@ -81,6 +93,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void finish_task();
   void drop_failed_task();
   void check_module() const;
+  void follow_requires_grad();
+  void make_whole(Unit& unit, FullScope& scope);
+  void gather_whole(const Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only);
+  void take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how);
   void check_scopes() const;
   void notice_writes();
   void watch(UnitParam& param);
@@ -104,8 +120,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool first_batch_ = true;
   TrainingState state_ = TrainingState::idle;
   std::exception_ptr last_error_;
-  std::vector<at::Tensor> whole_;  // inside full_params: every region, in order
-  bool write_back_ = false;
+  std::map<int, FullScope> full_scopes_;
+  int next_scope_ = 0;
   int64_t captured_ = 0;  // gradients seen by the hook before AccumulateGrad and not after it
   int64_t peak_bytes_ = 0;
 };

@@ -148,7 +148,7 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
 
 void Executor::gather_region(UnitRegion& region, const Unit& unit) {
   if (unit.layout.ranks > 1) {
-    region.gathering = comm_->all_gather(region.slot, region.shard,
+    region.gathering = comm_->all_gather(as_reals(region.slot), as_reals(region.shard),
                                          remark_.empty() ? unit.name : unit.name + ": " + remark_);
     return;
   }
@@ -192,7 +192,7 @@ void Executor::release(Unit& unit) {
   for (const auto& region : unit.regions) {
     if (!region->slot.defined()) continue;
     std::exchange(region->gathering, Work()).wait();
-    if (unit.layout.ranks > 1) comm_->release(region->slot);
+    if (unit.layout.ranks > 1) comm_->release(as_reals(region->slot));
     region->slot = at::Tensor();
   }
   unit.unbind();

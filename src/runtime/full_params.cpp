@@ -1,32 +1,82 @@
 // The scope in which a module's parameters are whole.
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
+#include "layout/near_names.h"
 #include "runtime/engine.h"
 #include "runtime/quiet.h"
 
 namespace fsdp::detail {
 
-void Engine::open_full_params(bool write_back) {
-  TORCH_CHECK(state_ != TrainingState::summon_full_params, "fsdp: full_params() inside full_params()");
+namespace {
+
+bool lies_under(const std::string& name, const std::string& path) {
+  return path.empty() || name == path || name.starts_with(path + ".");
+}
+
+bool has_param_under(const Unit& unit, const std::string& path) {
+  return std::any_of(unit.params.begin(), unit.params.end(), [&](const auto& param) {
+    return std::any_of(param->names.begin(), param->names.end(),
+                       [&](const std::string& name) { return lies_under(name, path); });
+  });
+}
+
+}  // namespace
+
+int Engine::open_full_params(const FullParamsOptions& options_) {
+  TORCH_CHECK(!options_.write_back || !options_.rank0_only,
+              "fsdp: full_params() with rank0_only and write_back: other ranks would keep their old values");
   drop_failed_task();
   TORCH_CHECK(depth_ == 0 && task_ == -1, "fsdp: full_params() inside a call of the model or a backward");
   end_cycle();
   const Quiet quiet;
   executor_.release_all();
-  write_back_ = write_back;
+  FullScope scope{.options = options_, .units = {}, .whole = {}};
+  bool known = false;
   for (const auto& unit : units) {
-    for (const auto& region : unit->regions) {
-      at::Tensor whole = at::empty({region->layout.total(unit->layout.ranks)}, region->shard.options());
-      if (unit->layout.ranks > 1 && whole.numel() > 0)
-        comm.all_gather(whole, region->shard, unit->name).wait();
-      else
-        whole.copy_(region->shard);
-      whole_.push_back(whole);
-      for (const auto& param : unit->params)
-        if (&param->region() == region.get()) param->attach(whole.storage(), region->master);
+    if (!has_param_under(*unit, options_.module)) continue;
+    known = true;
+    if (std::exchange(unit->summoned, true)) continue;  // a scope around this one has it
+    scope.units.push_back(unit.get());
+    make_whole(*unit, scope);
+  }
+  TORCH_CHECK(known, "fsdp: full_params(): no parameter lies under '", options_.module, "'");
+  state_ = TrainingState::summon_full_params;
+  full_scopes_.emplace(next_scope_, std::move(scope));
+  return next_scope_++;
+}
+
+void Engine::make_whole(Unit& unit, FullScope& scope) {
+  const bool here = !scope.options.rank0_only || world.rank() == 0;
+  for (const auto& region : unit.regions) {
+    at::Tensor whole =
+        at::empty({here ? region->layout.total(unit.layout.ranks) : 0}, region->shard.options());
+    gather_whole(unit, *region, whole, scope.options.rank0_only);
+    if (scope.options.offload) whole = whole.cpu();
+    scope.whole.push_back(whole);
+    if (!here) continue;
+    for (const auto& param : unit.params) {
+      if (&param->region() != region.get()) continue;
+      param->attach(whole.storage(), region->master);
+      if (whole.device() != region->shard.device()) param->move_to(whole);
     }
   }
-  state_ = TrainingState::summon_full_params;
+}
+
+void Engine::gather_whole(const Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only) {
+  const int64_t n = region.shard.numel();
+  if (unit.layout.ranks == 1 || n == 0) {
+    if (whole.numel() > 0) whole.copy_(region.shard);
+  } else if (!rank0_only) {
+    mesh.row.all_gather(as_reals(whole), as_reals(region.shard), unit.name).wait();
+  } else if (world.rank() == 0) {
+    whole.narrow(0, 0, n).copy_(region.shard);
+    for (int r = 1; r < mesh.row.size(); ++r)
+      mesh.row.recv(as_reals(whole.narrow(0, r * n, n)), r, unit.name).wait();
+  } else if (mesh.in_world(0) == 0) {  // the row of rank 0
+    mesh.row.send(as_reals(region.shard), 0, unit.name).wait();
+  }
 }
 
 namespace {
@@ -49,24 +99,37 @@ void take_back(const UnitParam& param, const at::Tensor& whole, bool write_back)
 
 }  // namespace
 
-void Engine::close_full_params() {
-  if (state_ != TrainingState::summon_full_params) return;
+void Engine::close_full_params(int scope_) {
+  const auto found = full_scopes_.find(scope_);
+  if (found == full_scopes_.end()) return;
+  const FullScope scope = std::move(found->second);
+  full_scopes_.erase(found);
   const Quiet quiet;
-  size_t next = 0;
-  for (const auto& unit : units) {
-    for (const auto& region : unit->regions) {
-      const at::Tensor& whole = whole_[next++];
-      for (const auto& param : unit->params)
-        if (&param->region() == region.get()) take_back(*param, whole, write_back_);
-      const int64_t n = region->shard.numel();
-      if (write_back_) region->shard.copy_(whole.narrow(0, unit->layout.ranks > 1 ? comm.rank() * n : 0, n));
-    }
-    unit->unbind();
+  std::span<const at::Tensor> rest = scope.whole;
+  for (Unit* unit : scope.units) {
+    take_apart(*unit, rest.first(unit->regions.size()), scope.options);
+    rest = rest.subspan(unit->regions.size());
   }
   for (UnitParam* param : params)
     if (param->requires_grad) watch_accumulator(*param);
-  whole_.clear();
-  state_ = TrainingState::idle;
+  if (full_scopes_.empty()) state_ = TrainingState::idle;
+}
+
+void Engine::take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how) {
+  const bool here = !how.rank0_only || world.rank() == 0;
+  for (size_t i = 0; i < unit.regions.size() && here; ++i) {
+    UnitRegion& region = *unit.regions[i];
+    for (const auto& param : unit.params) {
+      if (&param->region() != &region) continue;
+      take_back(*param, whole[i], how.write_back);
+      if (whole[i].device() != region.shard.device()) param->move_to(region.shard);
+    }
+    const int64_t n = region.shard.numel();
+    if (how.write_back)
+      region.shard.copy_(whole[i].narrow(0, unit.layout.ranks > 1 ? mesh.row.rank() * n : 0, n));
+  }
+  unit.summoned = false;
+  unit.unbind();
 }
 
 }  // namespace fsdp::detail

@@ -1,5 +1,6 @@
 #include "runtime/gradient_shards.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -15,11 +16,13 @@ namespace fsdp::detail {
 // peak; its padding, which nobody reads, is cleared on the CPU only.
 void GradientShards::make(UnitRegion& region) {
   if (region.gradient.defined()) return;
-  if (auto storage = region.last_gradient.lock()) {
+  if (auto storage = region.last_gradient.lock(); storage && region.gradient_type == region.master) {
     region.gradient = raw_view(region.shard, 0, region.shard.sizes(), {1});
     region.gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
   } else {
-    region.gradient = device_.is_cpu() ? at::zeros_like(region.shard) : at::empty_like(region.shard);
+    const auto options = region.shard.options().dtype(region.gradient_type);
+    region.gradient =
+        device_.is_cpu() ? at::zeros_like(region.shard, options) : at::empty_like(region.shard, options);
     region.gradient_tag = mark(region.gradient, TagKind::gradient, &region);
     region.gradient = watched(region.gradient);
     region.last_gradient = c10::weak_intrusive_ptr(
@@ -28,13 +31,13 @@ void GradientShards::make(UnitRegion& region) {
   for (const auto& param : region.unit->params) {
     if (&param->region() != &region) continue;
     const ShardRange range =
-        region.unit->layout.range(param->place, region.unit->layout.ranks > 1 ? comm_.rank() : 0);
+        region.unit->layout.range(param->place, region.unit->layout.ranks > 1 ? mesh_.row.rank() : 0);
     param->gradient_slice = raw_view(region.gradient, range.in_shard, {range.size}, {1});
   }
 }
 
 void GradientShards::let_go(const std::vector<std::shared_ptr<Unit>>& units) const {
-  if (device_.is_cpu()) return;
+  if (device_.is_cpu() || reproduction_ != nullptr) return;
   for (const auto& unit : units) {
     for (const auto& region : unit->regions) region->gradient = at::Tensor();
     for (const auto& param : unit->params) param->gradient_slice = at::Tensor();
@@ -54,7 +57,8 @@ void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used, int
 }
 
 void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary) {
-  finish_region(region, boundary);
+  if (reproduction_ != nullptr) return reduce_in_order(region, used);
+  finish_region(region);
   const Unit& unit = *region.unit;
   const ReduceOp op = unit.average ? ReduceOp::average : ReduceOp::sum;
   const bool adds = has_gradient(region);
@@ -65,28 +69,73 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
                   .work = {},
                   .used = used,
                   .adds = adds,
+                  .across = unit.layout.ranks > 1 && mesh_.column,
                   .issued = boundary};
   if (unit.layout.ranks == 1) {
     if (!pending.buffer.is_same(region.gradient)) pending.result = pending.buffer;
-    if (pending.buffer.numel() > 0) pending.work = comm_.all_reduce(pending.buffer, op, unit.name);
+    if (pending.buffer.numel() > 0)
+      pending.work = mesh_.all.all_reduce(as_reals(pending.buffer), op, unit.name);
   } else {
-    if (adds || region.reduce != region.master)
+    if (adds || region.reduce != region.gradient_type)
       pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
     if (pending.buffer.numel() > 0)
-      pending.work = comm_.reduce_scatter(pending.result.defined() ? pending.result : region.gradient,
-                                          pending.buffer, op, 1.0, unit.name);
+      pending.work =
+          mesh_.row.reduce_scatter(as_reals(pending.result.defined() ? pending.result : region.gradient),
+                                   as_reals(pending.buffer), op, 1.0, unit.name);
   }
   pending_.push_back(std::move(pending));
 }
 
-void GradientShards::finish_region(const UnitRegion& region, int32_t boundary) {
+// See Note [Reproducible]: what is left for the rounds of a step to add up.
+void GradientShards::reduce_in_order(UnitRegion& region, const std::vector<bool>& used) {
+  const Unit& unit = *region.unit;
+  const at::Tensor buffer = std::exchange(region.buffer, at::Tensor());
+  if (buffer.numel() > 0) {
+    const at::Tensor sum = at::empty({region.layout.shard_numel}, buffer.options());
+    reduce_along_tree(unit.layout.ranks > 1 ? mesh_.row : mesh_.all, as_reals(sum), as_reals(buffer),
+                      unit.name);
+    if (unit.layout.ranks > 1 && mesh_.column)
+      reduce_along_tree(*mesh_.column, as_reals(sum), as_reals(sum.clone()), unit.name);
+    Reproduction::add(region, sum);
+  }
+  if (device_.is_cpu()) return;  // there ranks tell each other at the end what they used
+  for (size_t i = 0; i < unit.params.size(); ++i)
+    if (&unit.params[i]->region() == &region) unit.params[i]->touched = unit.params[i]->touched || used[i];
+}
+
+void GradientShards::finish_region(const UnitRegion& region) {
   const bool waiting = std::any_of(pending_.begin(), pending_.end(),
                                    [&](const Pending& pending) { return pending.region == &region; });
-  if (waiting) finish_before(boundary + 1);
+  if (waiting) finish_all();
+}
+
+// The sum over the rows runs beside the work of another unit, as the one over the row did.
+void GradientShards::reduce_across(Pending& pending) {
+  pending.work.wait();
+  pending.across = false;
+  const at::Tensor& sum = pending.result.defined() ? pending.result : pending.region->gradient;
+  if (sum.numel() > 0)
+    pending.work = mesh_.column->all_reduce(as_reals(sum),
+                                            pending.region->unit->average ? ReduceOp::average : ReduceOp::sum,
+                                            pending.region->unit->name);
 }
 
 void GradientShards::finish_before(int32_t boundary) {
+  for (Pending& pending : pending_) {
+    if (!pending.across || pending.issued >= boundary) continue;
+    reduce_across(pending);
+    pending.issued = boundary;
+  }
   while (!pending_.empty() && pending_.front().issued < boundary) {
+    finish(pending_.front());
+    pending_.pop_front();
+  }
+}
+
+void GradientShards::finish_all() {
+  for (Pending& pending : pending_)
+    if (pending.across) reduce_across(pending);
+  while (!pending_.empty()) {
     finish(pending_.front());
     pending_.pop_front();
   }

@@ -7,13 +7,16 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/mesh.h"
+#include "runtime/reproducible.h"
 #include "runtime/unit.h"
 
 namespace fsdp::detail {
 
 class GradientShards {
  public:
-  GradientShards(Comm& comm, c10::Device device) : comm_(comm), device_(device) {}
+  GradientShards(Mesh& mesh, const Reproduction* reproduction, c10::Device device)
+      : mesh_(mesh), reproduction_(reproduction), device_(device) {}
 
   // Sees to it that the region has a gradient shard.
   void make(UnitRegion& region);
@@ -27,6 +30,7 @@ class GradientShards {
   void reduce(const Unit& unit, const std::vector<bool>& used, int32_t boundary);
   // What was started before `boundary` arrives in the shards, and slices get their gradients.
   void finish_before(int32_t boundary);
+  void finish_all();
   // Waits for what is on its way and forgets it.
   void drop_pending();
 
@@ -39,15 +43,19 @@ class GradientShards {
     Work work;
     std::vector<bool> used;
     bool adds;       // to what the gradient shard holds
+    bool across;     // it has still to be summed over the rows of the mesh
     int32_t issued;  // boundaries passed then
   };
 
   void reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary);
-  void finish_region(const UnitRegion& region, int32_t boundary);
+  void finish_region(const UnitRegion& region);
+  void reduce_across(Pending& pending);
+  void reduce_in_order(UnitRegion& region, const std::vector<bool>& used);
   static void prepare_to_add(UnitRegion& region);
   static void finish(Pending& pending);
 
-  Comm& comm_;
+  Mesh& mesh_;
+  const Reproduction* reproduction_;
   c10::Device device_;
   std::deque<Pending> pending_;
 };

@@ -3,6 +3,7 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -12,19 +13,22 @@
 
 namespace fsdp::detail {
 
-Gradients::Gradients(Comm& comm, c10::Device device, Schedule& schedule, const Units& units)
-    : comm_(comm),
+Gradients::Gradients(Mesh& mesh, Reproduction* reproduction, bool check, c10::Device device,
+                     Schedule& schedule, const Units& units)
+    : mesh_(mesh),
+      reproduction_(reproduction),
+      check_(check),
       device_(device),
       schedule_(schedule),
       units_(units),
-      shards_(comm, device),
+      shards_(mesh, reproduction, device),
       writers_(device) {}
 
 void Gradients::reserve(int64_t bytes) {
   if (bytes <= (arena_.defined() ? arena_.numel() : 0)) return;
   const Quiet quiet;
   arena_ = at::Tensor();
-  arena_ = comm_.allocate(MemoryUse::reduce, bytes, at::kByte);
+  arena_ = mesh_.row.allocate(MemoryUse::reduce, bytes, at::kByte);
 }
 
 int64_t Gradients::buffer_bytes() const {
@@ -45,7 +49,8 @@ void Gradients::arrived(UnitParam& param) {
   param.arrived = true;
   writers_.join();
   if (gradient.is_sparse()) gradient = gradient.to_dense();
-  if (comm_.size() == 1) return take_local(param, gradient);
+  if (check_) check_finite(param, gradient);
+  if (alone()) return take_local(param, gradient);
 
   if (!unit.open) open(unit);
   param.fresh = param.used = true;
@@ -60,7 +65,8 @@ void Gradients::arrived(UnitParam& param) {
 void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   UnitRegion& region = param.region();
   at::Tensor& total = param.slice.mutable_grad();
-  if (gradient.scalar_type() == region.master && gradient.strides() == at::IntArrayRef(param.strides)) {
+  if (gradient.scalar_type() == region.gradient_type &&
+      gradient.strides() == at::IntArrayRef(param.strides)) {
     const at::Tensor flat = raw_view(gradient, 0, {gradient.numel()}, {1});
     if (total.defined()) {
       copy_waiting();
@@ -103,7 +109,7 @@ void Gradients::open(Unit& unit, const Reduction* planned) {
   if (planned != nullptr && unit.layout.ranks > 1) {
     carve(unit, arena_, planned->offset, &UnitRegion::buffer, &UnitRegion::reduce);
     for (const auto& region : unit.regions)
-      if (region->buffer.defined()) comm_.claim(region->buffer);
+      if (region->buffer.defined()) mesh_.row.claim(as_reals(region->buffer));
     clear_padding(unit);
   }
   for (const auto& region : unit.regions)
@@ -115,7 +121,8 @@ void Gradients::open(Unit& unit, const Reduction* planned) {
 
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
-  if (unit.layout.ranks == 1 && region.reduce == region.master && !GradientShards::has_gradient(region)) {
+  if (unit.layout.ranks == 1 && region.reduce == region.gradient_type &&
+      !GradientShards::has_gradient(region)) {
     shards_.make(region);
     return region.gradient;
   }
@@ -143,7 +150,7 @@ void Gradients::clear_padding(Unit& unit) {
 void Gradients::at_boundary() {
   const Quiet quiet;
   copy_waiting();
-  if (comm_.size() == 1 || !sync) return;
+  if (alone() || !sync) return;
   shards_.finish_before(schedule_.boundary());
   if (schedule_.following())
     reduce_planned(false);
@@ -156,9 +163,10 @@ void Gradients::at_task_end() {
   copy_waiting();
   for_each_param([](UnitParam& param) { param.fresh = false; });
   if (sync) {
-    if (comm_.size() > 1) reduce_at_end();
+    if (!alone()) reduce_at_end();
     shards_.let_go(units_);
   }
+  if (check_) throw_not_finite();
   schedule_.end_task();
 }
 
@@ -174,8 +182,11 @@ void Gradients::reduce_at_end() {
     used = used_over_ranks(false);
     reduce_rest();
   }
-  shards_.finish_before(schedule_.boundary() + 1);
-  if (device_.is_cpu()) settle_used(used);
+  shards_.finish_all();
+  if (reproduction_ != nullptr)
+    end_round(used);
+  else if (device_.is_cpu())
+    settle_used(used);
   for_each_param([](UnitParam& param) { param.used = param.assigned = false; });
 }
 
@@ -213,7 +224,7 @@ bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
     used = used_over_ranks(surprised);
     return used.back() > 0;
   }
-  TORCH_CHECK(!surprised, "fsdp: rank ", comm_.rank(),
+  TORCH_CHECK(!surprised, "fsdp: rank ", mesh_.all.rank(),
               " has gradients for other parameters than in the steps before",
               late.empty() ? "" : " (unit '" + late + "')",
               "; on GPUs every rank must use the same parameters in every step, or change all at once");
@@ -245,7 +256,7 @@ void Gradients::reduce_complete() {
       open(unit);
       unit.opened = schedule_.boundary() - 1;  // as on the ranks that have a gradient
     }
-    if (states[2 * i + 1] == comm_.size()) {
+    if (states[2 * i + 1] == mesh_.all.size()) {
       std::vector<bool> used;
       for (const auto& param : unit.params) used.push_back(param->requires_grad);
       reduce(unit, std::move(used), false);
@@ -285,6 +296,42 @@ void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
   ++unit.reduces;
 }
 
+// Slices get their gradients with the last round of a step.
+void Gradients::end_round(const std::vector<int64_t>& used) {
+  size_t next = 0;
+  for_each_param(
+      [&](UnitParam& param) { param.touched = param.touched || (!used.empty() && used[next] > 0), ++next; });
+  if (!reproduction_->end_round(units_, [&](UnitRegion& region) { shards_.make(region); })) return;
+  for_each_param([&](UnitParam& param) {
+    if (!std::exchange(param.touched, false)) return;
+    TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),
+                "' has a gradient of the step before; call zero_grad() after every step");
+    param.slice.mutable_grad() = param.gradient_slice;
+  });
+}
+
+void Gradients::check_finite(const UnitParam& param, const at::Tensor& gradient) {
+  if (not_finite_ == nullptr && !at::isfinite(gradient).all().item<bool>()) not_finite_ = &param;
+}
+
+// By all ranks, so that all stop at the same step.
+void Gradients::throw_not_finite() {
+  std::vector<int64_t> found(static_cast<size_t>(mesh_.all.size()), 0);
+  std::vector<const UnitParam*> all;
+  for_each_param([&](UnitParam& param) { all.push_back(&param); });
+  if (const auto* mine = std::exchange(not_finite_, nullptr))
+    found[static_cast<size_t>(mesh_.all.rank())] =
+        1 + (std::find(all.begin(), all.end(), mine) - all.begin());
+  found = sum_over_ranks(found, "gradients not finite");
+  std::string who;
+  for (size_t r = 0; r < found.size(); ++r)
+    if (found[r] > 0)
+      who += (who.empty() ? "" : ", ") + std::string("of '") +
+             all[static_cast<size_t>(found[r] - 1)]->names.front() + "' on rank " + std::to_string(r);
+  TORCH_CHECK(who.empty(), "fsdp: gradients are not finite: ", who,
+              ". The parameters are unchanged; look at that rank's batch, the loss and the learning rate.");
+}
+
 void Gradients::drop() {
   copy_to_.clear();
   copy_from_.clear();
@@ -307,7 +354,7 @@ std::vector<int64_t> Gradients::sum_over_ranks(const std::vector<int64_t>& value
   at::Tensor exchanged =
       at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
           .to(device_, /*non_blocking=*/false, /*copy=*/true);
-  comm_.all_reduce(exchanged, ReduceOp::sum, label).wait(comm_.timeout());
+  mesh_.all.all_reduce(exchanged, ReduceOp::sum, label).wait(mesh_.all.timeout());
   exchanged = exchanged.cpu();
   const auto* data = exchanged.const_data_ptr<int64_t>();
   return {data, data + exchanged.numel()};

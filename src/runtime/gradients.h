@@ -1,12 +1,12 @@
 // Takes gradients from autograd into flat buffers, and decides when each buffer is reduced.
 #pragma once
 
-#include <fsdp/comm.h>
-
 #include <memory>
 #include <vector>
 
 #include "runtime/gradient_shards.h"
+#include "runtime/mesh.h"
+#include "runtime/reproducible.h"
 #include "runtime/schedule.h"
 #include "runtime/unit.h"
 
@@ -16,7 +16,12 @@ class Gradients {
  public:
   using Units = std::vector<std::shared_ptr<Unit>>;
 
-  Gradients(Comm& comm, c10::Device device, Schedule& schedule, const Units& units);
+  // `reproduction`: null, or in reproducible mode. `check`: gradients that are not finite are thrown.
+  Gradients(Mesh& mesh, Reproduction* reproduction, bool check, c10::Device device, Schedule& schedule,
+            const Units& units);
+
+  // Nothing is reduced: gradients stay where autograd put them.
+  bool alone() const { return mesh_.all.size() == 1 && reproduction_ == nullptr; }
 
   // Memory for gradients on their way, as planned. Collective.
   void reserve(int64_t bytes);
@@ -59,7 +64,13 @@ class Gradients {
   at::Tensor own_buffer(const Unit& unit, UnitRegion& region);
   std::vector<int64_t> sum_over_ranks(const std::vector<int64_t>& values, const char* label);
 
-  Comm& comm_;
+  void check_finite(const UnitParam& param, const at::Tensor& gradient);
+  void throw_not_finite();
+  void end_round(const std::vector<int64_t>& used);
+
+  Mesh& mesh_;
+  Reproduction* reproduction_;
+  bool check_;
   c10::Device device_;
   Schedule& schedule_;
   const Units& units_;
@@ -67,6 +78,7 @@ class Gradients {
   GradientShards shards_;
   StreamSet writers_;                            // on which gradients arrived
   std::vector<at::Tensor> copy_to_, copy_from_;  // gradients of one unit on their way into another type
+  const UnitParam* not_finite_ = nullptr;        // the first whose gradient is infinite or NaN here
   bool surprised_ = false;                       // a gradient came that the plan did not expect
 };
 

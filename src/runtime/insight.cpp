@@ -167,10 +167,10 @@ ParameterInfo ShardedModel::parameter_info(const std::string& name) const {
     return info;
   }
   for (const detail::ShardRange& range : unit.layout.ranges(param.place))
-    info.shards.push_back({.rank = range.rank,
+    info.shards.push_back({.rank = engine.mesh.in_world(range.rank),
                            .start = range.start,
                            .size = range.size,
-                           .is_local = range.rank == engine.world.rank()});
+                           .is_local = range.rank == engine.mesh.row.rank()});
   return info;
 }
 
@@ -178,11 +178,12 @@ std::string ShardedModel::describe() const {
   const detail::Engine& engine = current(engine_);
   std::ostringstream out;
   out << engine.module.name() << ": " << num_parameters() << " parameters in " << engine.units.size()
-      << " units over " << engine.world.size() << " ranks; rank " << engine.world.rank() << " holds "
-      << std::fixed << std::setprecision(1) << 100.0 * local_sharding_ratio() << "%, shards "
-      << bytes_text(memory_stats().parameter_bytes) << ", slots " << bytes_text(memory_stats().arena_bytes)
-      << "\n";
-  for (const auto& unit : engine.units) describe_unit(out, *unit, engine.world.rank());
+      << " units over " << engine.world.size() << " ranks"
+      << (engine.mesh.column ? " in rows of " + std::to_string(engine.mesh.row.size()) : "") << "; rank "
+      << engine.world.rank() << " holds " << std::fixed << std::setprecision(1)
+      << 100.0 * local_sharding_ratio() << "%, shards " << bytes_text(memory_stats().parameter_bytes)
+      << ", slots " << bytes_text(memory_stats().arena_bytes) << "\n";
+  for (const auto& unit : engine.units) describe_unit(out, *unit, engine.mesh.row.rank());
   return out.str();
 }
 

@@ -162,10 +162,27 @@ void Passage::lend_storages(Arguments arguments) {
   });
 }
 
+// The ranks over which a BatchNorm layer takes its statistics; null: this one alone.
+Comm* comm_of_batch_norm(Arguments arguments) {
+  Engine* engine = nullptr;
+  for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
+    const Tag* tag = tag_of(tensor);
+    if (tag != nullptr && tag->kind == TagKind::parameter && tag->region != nullptr)
+      engine = tag->region->unit->engine;
+  });
+  return engine != nullptr && engine->options.sync_batchnorm && engine->mesh.all.size() > 1
+             ? &engine->mesh.all
+             : nullptr;
+}
+
 void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kWatchedKey);
   const OpTraits& traits = traits_of(op);
-  const Passage passage(traits, Arguments(*stack).last(traits.arguments));
+  const Arguments arguments = Arguments(*stack).last(traits.arguments);
+  const Passage passage(traits, arguments);
+  if (traits.batch_norm != BatchNormOp::none)
+    if (Comm* comm = comm_of_batch_norm(arguments); comm && run_batch_norm(traits.batch_norm, *stack, *comm))
+      return;
   op.redispatchBoxed(keys & kBelow, stack);
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "runtime/sync_batch_norm.h"
+
 namespace fsdp::detail {
 
 struct OpTraits {
@@ -14,7 +16,8 @@ struct OpTraits {
   bool hides = false;     // its result keeps the memory of an input where we do not see it
   bool norm = false;      // a norm over all elements
   bool joins = false;     // cat, dot: looks at whole vectors
-  uint64_t writes = 0;    // bit i: argument i is written to
+  BatchNormOp batch_norm = BatchNormOp::none;
+  uint64_t writes = 0;  // bit i: argument i is written to
 
   bool writes_argument(size_t i) const { return i < 64 && ((writes >> i) & 1) != 0; }
 };

@@ -105,6 +105,11 @@ void Sharding::find_inner() {
         "' belongs to a sharded model that is gone; keep the handle of an inner module until the outer one "
         "is sharded");
     Engine* inner = tag->region->unit->engine;
+    TORCH_CHECK(
+        inner->mesh.row.size() == engine_->mesh.row.size() &&
+            inner->reproduction.has_value() == engine_->reproduction.has_value(),
+        "fsdp: parameter '", found.names.front(),
+        "' was sharded before, over another number of ranks or in another mode than the module around it");
     for (const auto& unit : inner->units)
       for (const auto& param : unit->params)
         TORCH_CHECK(ours.contains(param->tensor.unsafeGetTensorImpl()), "fsdp: parameter '",
@@ -122,7 +127,7 @@ void Sharding::agree_on_tapes() {
                                 [](const FoundParam& found) { return Tape::of(found.tensor) != nullptr; });
   const at::Tensor first =
       at::full({1}, mine ? 1 : 0, at::TensorOptions().dtype(at::kLong).device(world_.device()));
-  engine_->comm.broadcast(first, 0, "on_meta").wait();
+  engine_->mesh.all.broadcast(first, 0, "on_meta").wait();
   by_tape_ = first.item<int64_t>() == 1;
   TORCH_CHECK(mine || !by_tape_, "fsdp: rank 0 made the model inside on_meta() and rank ", world_.rank(),
               " did not; do so on every rank, or on every rank but 0");
@@ -192,10 +197,12 @@ void Sharding::bring_rest() {
       take_place(tensor, at::empty_like(tensor, tensor.options().device(world_.device())));
     else if (tensor.device() != world_.device())
       tensor.set_data(tensor.to(world_.device()));
+    if (options_.precision.buffer && tensor.is_floating_point() && !tensor.requires_grad())
+      tensor.set_data(tensor.to(*options_.precision.buffer));
     const bool plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
     if (!options_.sync_module_states || world_.size() == 1 || tensor.numel() == 0 || !plain) continue;
     const at::Tensor copy = tensor.detach().contiguous().clone();
-    engine_->comm.broadcast(copy.view({-1}).view(at::kByte), 0, "buffers").wait();
+    engine_->mesh.all.broadcast(copy.view({-1}).view(at::kByte), 0, "buffers").wait();
     tensor.detach().copy_(copy);
   }
 }
@@ -207,13 +214,17 @@ std::shared_ptr<Unit> Sharding::make_unit(const UnitDecl& decl, bool replicated)
   auto unit = std::make_shared<Unit>(world_.device());
   unit->engine = engine_.get();
   unit->name = decl.name;
-  unit->keep = !own.reshard_after_forward.value_or(options_.strategy == Strategy::full_shard);
+  const bool reshards =
+      options_.strategy == Strategy::full_shard || options_.strategy == Strategy::hybrid_shard;
+  unit->keep = !own.reshard_after_forward.value_or(reshards);
   unit->average = options_.gradients == ReduceOp::average;
   int64_t narrowest = 0;
-  for (const auto type : {precision.param, precision.reduce})
+  for (const auto type : {precision.param, precision.reduce, precision.master})
     if (type)
       narrowest = std::min(narrowest == 0 ? 8 : narrowest, static_cast<int64_t>(c10::elementSize(*type)));
-  unit->layout = make_layout(decl, whole ? 1 : world_.size(), narrowest);
+  const int ranks = whole ? 1 : engine_->mesh.row.size();
+  unit->layout = engine_->reproduction ? engine_->reproduction->make_layout(decl, ranks, narrowest)
+                                       : make_layout(decl, ranks, narrowest);
   make_regions(*unit, precision);
   for (const Placement& place : unit->layout.params) unit->params.push_back(make_param(*unit, place));
   for (const auto& region : unit->regions) make_shard(*region);
@@ -226,10 +237,12 @@ void Sharding::make_regions(Unit& unit, const Precision& precision) {
     auto region = std::make_unique<UnitRegion>();
     region->unit = &unit;
     region->layout = layout;
-    region->master = static_cast<at::ScalarType>(layout.type.code);
-    const bool floating = c10::isFloatingType(region->master);
+    const auto own = static_cast<at::ScalarType>(layout.type.code);
+    const bool floating = c10::isFloatingType(own);
+    region->master = floating ? precision.master.value_or(own) : own;
     region->compute = floating ? precision.param.value_or(region->master) : region->master;
     region->reduce = floating ? precision.reduce.value_or(region->master) : region->master;
+    region->gradient_type = precision.keep_low_precision_grads ? region->reduce : region->master;
     const int64_t total = layout.total(unit.layout.ranks);
     region->in_place = total == 0 || (unit.layout.ranks == 1 && region->compute == region->master);
     region->parameter_tag = TagHandle(TagKind::parameter, region.get());
@@ -281,8 +294,8 @@ void Sharding::make_shard(UnitRegion& region) {
     at::Tensor whole = at::zeros({region.layout.total(unit.layout.ranks)}, options);
     for (const UnitParam* param : params) first_values(*param, whole);
     if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
-      engine_->comm.broadcast(whole, 0, unit.name).wait();
-    region.shard = unit.layout.ranks > 1 ? whole.narrow(0, world_.rank() * n, n).clone() : whole;
+      engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name).wait();
+    region.shard = unit.layout.ranks > 1 ? whole.narrow(0, engine_->mesh.row.rank() * n, n).clone() : whole;
   }
   region.shard_tag = mark(region.shard, TagKind::shard, &region);
   region.shard = watched(region.shard);
@@ -310,7 +323,7 @@ void Sharding::move_into(UnitParam& param) {
       over(make_poison(nullptr, world_.device(), region.storage.nbytes(), trap_message(param.names.front())));
   if (!region.in_place) param.attach(param.poison, region.compute);
   const ShardRange range =
-      param.unit->layout.range(param.place, param.unit->layout.ranks > 1 ? world_.rank() : 0);
+      param.unit->layout.range(param.place, param.unit->layout.ranks > 1 ? engine_->mesh.row.rank() : 0);
   param.slice = region.shard.narrow(0, range.in_shard, range.size).detach();
   param.slice.set_requires_grad(param.requires_grad);
 }
@@ -320,7 +333,7 @@ void Sharding::defer(const at::Tensor& tensor, std::function<void(const at::Tens
   if (!tape) {  // a parameter with values beside some without
     const at::Tensor value = tensor.detach().to(world_.device(), /*non_blocking=*/false, /*copy=*/true);
     if (options_.sync_module_states && world_.size() > 1 && value.numel() > 0)
-      engine_->comm.broadcast(value.view({-1}), 0, "parameter").wait();
+      engine_->mesh.all.broadcast(as_reals(value.view({-1})), 0, "parameter").wait();
     return takes(value);
   }
   Deferred& deferred = deferred_[tape];
@@ -332,7 +345,7 @@ void Sharding::replay() {
   for (auto& [tape, deferred] : deferred_) {
     if (options_.sync_module_states && world_.size() > 1) {
       const at::Tensor state = tape->random_state.to(world_.device());
-      engine_->comm.broadcast(state, 0, "random state").wait();
+      engine_->mesh.all.broadcast(state, 0, "random state").wait();
       tape->random_state = state.cpu();
     }
     tape->replay(deferred.wanted, [&takers = deferred.takers](size_t i, const at::Tensor& value) {
@@ -348,7 +361,7 @@ void Sharding::replay() {
 void Sharding::keep_slice(UnitParam& param, const at::Tensor& value) {
   const UnitRegion& region = param.region();
   const UnitLayout& layout = param.unit->layout;
-  const ShardRange own = layout.range(param.place, layout.ranks > 1 ? world_.rank() : 0);
+  const ShardRange own = layout.range(param.place, layout.ranks > 1 ? engine_->mesh.row.rank() : 0);
   if (own.size == 0) return;
   const at::Tensor flat = at::empty({param.place.numel}, value.options());
   raw_view(flat, 0, param.place.param.shape, param.strides).copy_(value);

@@ -38,12 +38,11 @@ NoSync::NoSync(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engin
 }
 NoSync::~NoSync() { current(engine_).keep_back(false); }
 
-FullParams::FullParams(std::shared_ptr<detail::Engine> engine, bool write_back) : engine_(std::move(engine)) {
-  current(engine_).open_full_params(write_back);
-}
+FullParams::FullParams(std::shared_ptr<detail::Engine> engine, const FullParamsOptions& options)
+    : engine_(std::move(engine)), scope_(current(engine_).open_full_params(options)) {}
 FullParams::~FullParams() {
   try {
-    current(engine_).close_full_params();
+    current(engine_).close_full_params(scope_);
   } catch (...) {
     current(engine_).fail(std::current_exception());
   }
@@ -76,10 +75,34 @@ void ShardedModel::zero_grad() {
 }
 
 NoSync ShardedModel::no_sync() { return NoSync(engine_); }
-FullParams ShardedModel::full_params(bool write_back) { return FullParams(engine_, write_back); }
+FullParams ShardedModel::full_params(const FullParamsOptions& options) {
+  return FullParams(engine_, options);
+}
+FullParams ShardedModel::full_params(bool write_back) {
+  return FullParams(engine_, FullParamsOptions{.write_back = write_back});
+}
+
+namespace {
+
+detail::Reproduction& reproduction_of(const std::shared_ptr<detail::Engine>& engine) {
+  auto& reproduction = current(engine).reproduction;
+  TORCH_CHECK(reproduction,
+              "fsdp: only a model in reproducible mode knows its step and hash; set "
+              "ShardOptions::reproducible");
+  return *reproduction;
+}
+
+}  // namespace
+
+int64_t ShardedModel::step() const { return reproduction_of(engine_).step; }
+void ShardedModel::set_step(int64_t step) { reproduction_of(engine_).step = step; }
+uint64_t ShardedModel::state_hash() const {
+  detail::Engine& engine = current(engine_);
+  return reproduction_of(engine_).hash(engine.units, engine.mesh);
+}
 
 MemoryStats ShardedModel::memory_stats() const { return current(engine_).memory_stats(); }
-std::vector<OpStats> ShardedModel::comm_stats() const { return current(engine_).comm.stats(); }
+std::vector<OpStats> ShardedModel::comm_stats() const { return current(engine_).mesh.stats(); }
 TrainingState ShardedModel::training_state() const { return current(engine_).training_state(); }
 std::exception_ptr ShardedModel::last_error() const { return current(engine_).last_error(); }
 

@@ -1,5 +1,6 @@
 #include "runtime/unit.h"
 
+#include <ATen/ops/view_as_real.h>
 #include <c10/core/ScalarType.h>
 
 #include <utility>
@@ -29,6 +30,18 @@ UnitRegion& UnitParam::region() const { return *unit->regions[static_cast<size_t
 
 void UnitParam::attach(const c10::Storage& storage, at::ScalarType type) const {
   tensor.unsafeGetTensorImpl()->set_storage_and_dtype(storage, c10::scalarTypeToTypeMeta(type));
+}
+
+void UnitParam::move_to(const at::Tensor& like) const {
+  at::Tensor there = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), like.key_set(),
+                                                              tensor.dtype());
+  there.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(),
+                                                     tensor.storage_offset());
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(there.getIntrusivePtr());
+}
+
+at::Tensor as_reals(const at::Tensor& flat) {
+  return flat.is_complex() ? at::view_as_real(flat).view({-1}) : flat;
 }
 
 at::Tensor raw_view(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape, at::IntArrayRef strides) {

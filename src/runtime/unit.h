@@ -25,15 +25,18 @@ class Engine;
 struct UnitRegion {
   Unit* unit = nullptr;
   RegionLayout layout;
-  at::ScalarType master = at::kFloat;   // of shard and gradient
-  at::ScalarType compute = at::kFloat;  // of what is gathered
-  at::ScalarType reduce = at::kFloat;   // of gradients on the way
-  bool in_place = false;                // the shard is all there is: it needs no slot
+  at::ScalarType master = at::kFloat;         // of the shard
+  at::ScalarType gradient_type = at::kFloat;  // of the gradient shard
+  at::ScalarType compute = at::kFloat;        // of what is gathered
+  at::ScalarType reduce = at::kFloat;         // of gradients on the way
+  bool in_place = false;                      // the shard is all there is: it needs no slot
 
   at::Tensor shard;     // [shard_numel]
   at::Tensor gradient;  // [shard_numel]; undefined where nothing was reduced yet, and between steps on a GPU
   at::Tensor slot;      // [total] while gathering or gathered
   at::Tensor buffer;    // [total] while gradients arrive
+  at::Tensor round;     // [shard_numel] this round's sum, and of earlier rounds: Note [Reproducible]
+  std::vector<at::Tensor> partials;
   Work gathering;
   c10::Storage storage;  // what the parameters are views of
   AddressRange nowhere;  // where it points while released, on the CPU
@@ -50,7 +53,7 @@ struct UnitParam {
   Placement place;
   std::vector<std::string> names;  // tied parameters have several
   std::vector<int64_t> strides;    // dense, in the module's order: channels last stays so
-  bool requires_grad = true;
+  bool requires_grad = true;       // as the module said when the model was last called
 
   at::Tensor tensor;          // the module's own
   c10::Storage poison;        // what it holds while released
@@ -62,11 +65,14 @@ struct UnitParam {
   bool fired = false;     // its gradient is in the buffer
   bool fresh = false;     // it arrived in this backward and is not reduced yet
   bool used = false;      // it arrived, on this rank, since gradients were last reduced
+  bool touched = false;   // some rank used it in this step, in reproducible mode
   bool assigned = false;  // the plan gave the slice a gradient in this backward; it had none before
 
   UnitRegion& region() const;
   // The module's tensor sees `storage`, which has the layout of the region.
   void attach(const c10::Storage& storage, at::ScalarType type) const;
+  // The module's tensor is on the device of `like`, and watched exactly there where the shards are.
+  void move_to(const at::Tensor& like) const;
   // Its part of a flat tensor, in its own shape.
   at::Tensor view_of(const at::Tensor& flat) const;
 };
@@ -85,10 +91,11 @@ struct Unit : std::enable_shared_from_this<Unit> {
   std::vector<std::unique_ptr<UnitParam>> params;
 
   UnitState state = UnitState::sharded;
-  int64_t offset = -1;   // of its slot in the arena; -1: none, or outside
-  StreamSet readers;     // that wait for its gather
-  int pins = 0;          // operators in flight that read it
-  bool written = false;  // an operator wrote to its shards since they were gathered
+  int64_t offset = -1;    // of its slot in the arena; -1: none, or outside
+  StreamSet readers;      // that wait for its gather
+  bool summoned = false;  // whole, in a full_params() scope
+  int pins = 0;           // operators in flight that read it
+  bool written = false;   // an operator wrote to its shards since they were gathered
   int64_t gathers = 0;
   int64_t reduces = 0;
   bool open = false;   // gradients have arrived that are not reduced
@@ -109,6 +116,9 @@ struct Unit : std::enable_shared_from_this<Unit> {
   // An operator is about to write to a shard. Version counters do not tell: optimizers write through data().
   void note_write();
 };
+
+// What is communicated of a flat tensor: a complex one as pairs of real numbers.
+at::Tensor as_reals(const at::Tensor& flat);
 
 // A tensor over `flat`'s storage, made without an operator.
 at::Tensor raw_view(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape, at::IntArrayRef strides);

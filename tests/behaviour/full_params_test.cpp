@@ -65,6 +65,73 @@ TEST(FullParams, AModuleIsLoadedThere) {
   });
 }
 
+// What rank 0 alone has; the others keep nothing, and are told so.
+TEST(FullParams, OnRank0Only) {
+  each_size([](World& world) {
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
+    const State wanted = state_of(model);
+    {
+      const auto whole = model.full_params(FullParamsOptions{.rank0_only = true, .offload = true});
+      bool refused = false;
+      try {
+        const std::string different = difference(state_of(model.module()), wanted);
+        require(different.empty(), different);
+      } catch (const c10::Error& error) {
+        refused = std::string(error.what()).find("is sharded") != std::string::npos;
+      }
+      require(refused == (world.rank() > 0), "who reads");
+    }
+    require(difference(state_of(model), wanted).empty(), "as before");
+    train_sharded(model, world, 2, Optim::sgd);
+    bool refused = false;
+    try {
+      const auto whole = model.full_params(FullParamsOptions{.write_back = true, .rank0_only = true});
+    } catch (const c10::Error& error) {
+      refused = std::string(error.what()).find("rank0_only and write_back") != std::string::npos;
+    }
+    require(refused, "write_back");
+  });
+}
+
+TEST(FullParams, OfOneModuleAndInsideEachOther) {
+  each_size([](World& world) {
+    auto model = fully_shard(world, make_gpt2(3, 16), {.wrap = by_size(200)});
+    const auto h0 = [&] { return model.module().named_parameters()["net.transformer.h.0.mlp.c_fc.weight"]; };
+    const auto h1 = [&] { return model.module().named_parameters()["net.transformer.h.1.mlp.c_fc.weight"]; };
+    const auto readable = [](const at::Tensor& tensor) {
+      try {
+        return tensor.detach().sum().isfinite().item<bool>();
+      } catch (const c10::Error&) {
+        return false;
+      }
+    };
+    const at::NoGradGuard no_grad;
+    {
+      const auto first =
+          model.full_params(FullParamsOptions{.write_back = true, .module = "net.transformer.h.0"});
+      require(readable(h0()) && !readable(h1()), "one block");
+      {
+        const auto all = model.full_params(true);
+        require(readable(h0()) && readable(h1()), "all blocks");
+        h0().fill_(2);
+        h1().fill_(3);
+      }
+      require(readable(h0()) && !readable(h1()), "one block again");
+      require(model.training_state() == TrainingState::summon_full_params, "state");
+    }
+    require(!readable(h0()) && model.training_state() == TrainingState::idle, "none");
+    const auto all = model.full_params();
+    require(h0().eq(2).all().item<bool>() && h1().eq(3).all().item<bool>(), "written back");
+    bool refused = false;
+    try {
+      const auto none = model.full_params(FullParamsOptions{.module = "no.such"});
+    } catch (const c10::Error& error) {
+      refused = std::string(error.what()).find("'no.such'") != std::string::npos;
+    }
+    require(refused, "an unknown path");
+  });
+}
+
 struct RawReader : torch::nn::Module {
   RawReader() { weight = register_parameter("weight", torch::arange(6.0)); }
   torch::Tensor forward(const torch::Tensor& x) {

@@ -255,16 +255,6 @@ std::vector<Misuse> changes() {
       {"module->to(another device)",
        [](Scene& s) { s.net->to(torch::Device(torch::kMeta)); },
        {"table.weight", kWays}},
-      {"requires_grad changed",
-       [](Scene& s) {
-         s.net->first->weight.set_requires_grad(false);
-         s.loss();
-       },
-       {"requires_grad", "first.weight", "fully_shard()"},
-       {1, 2},
-       Told::error,
-       After::unharmed,
-       [](Scene& s) { s.net->first->weight.set_requires_grad(true); }},
       {"set_data",
        [](Scene& s) {
          s.net->second->weight.set_data(torch::zeros({12, 14}));
@@ -319,12 +309,6 @@ std::vector<Misuse> changes() {
        {"module->zero_grad()", "model.zero_grad()"},
        {1, 2},
        Told::warning},
-      {"full_params inside full_params",
-       [](Scene& s) {
-         const auto whole = s.model.full_params();
-         const auto again = s.model.full_params();
-       },
-       {"full_params() inside full_params()"}},
       {"full_params inside forward",
        [](Scene& s) {
          s.net->inside = [&s](Net&) { const auto whole = s.model.full_params(); };

@@ -1,0 +1,36 @@
+// The groups of ranks a sharded model communicates in.
+#pragma once
+
+#include <fsdp/comm.h>
+#include <fsdp/options.h>
+#include <fsdp/world.h>
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace fsdp::detail {
+
+// Note [Mesh]
+// Ranks are a grid: a row holds one copy of the model between its ranks, a column holds the same shard in
+// every row. Gathers and reduce-scatters stay in the row; what they leave is all-reduced over the column.
+// Ranks of a row are consecutive, so that a row lies inside a host, and so that sums over a row and then
+// over the rows follow the tree of sums over all ranks. Without a hybrid strategy there is one row: all.
+struct Mesh {
+  Comm all;                    // agreement, and parameters that are whole on every rank
+  Comm row;                    // the same group as `all` where there is one row
+  std::optional<Comm> column;  // none where there is one row
+
+  // The rank in the world of a rank of this row.
+  int in_world(int rank_in_row) const { return all.rank() - row.rank() + rank_in_row; }
+  void check_order(bool now);
+  // Of all groups together, by operation.
+  std::vector<OpStats> stats() const;
+};
+
+// Collective. Throws c10::Error when the ranks cannot be rows of `options.shard_size`.
+Mesh make_mesh(const World& world, const ShardOptions& options);
+
+bool is_hybrid(Strategy strategy);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,225 @@
+#include "runtime/reproducible.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <c10/util/Exception.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/quiet.h"
+
+namespace fsdp {
+
+uint64_t microbatch_seed(uint64_t seed, int64_t step, int64_t microbatch) {
+  uint64_t mixed = seed;
+  for (const uint64_t part : {static_cast<uint64_t>(step), static_cast<uint64_t>(microbatch)}) {
+    mixed += 0x9e3779b97f4a7c15ULL + part;
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebULL;
+    mixed ^= mixed >> 31;
+  }
+  return mixed;
+}
+
+namespace detail {
+
+namespace {
+
+void check_options(const Reproducible& options, const World& world, const ShardOptions& all) {
+  const auto power_of_two = [](int n) { return n > 0 && std::has_single_bit(static_cast<unsigned>(n)); };
+  TORCH_CHECK(power_of_two(options.microbatches) && power_of_two(world.size()) &&
+                  options.microbatches % world.size() == 0,
+              "fsdp: reproducible: ", options.microbatches, " microbatches on ", world.size(),
+              " ranks; both must be powers of two, and every rank must get as many as the others");
+  TORCH_CHECK(
+      !all.sync_batchnorm,
+      "fsdp: reproducible: sync_batchnorm takes statistics over the ranks of a round, which depend on how "
+      "many there are");
+  TORCH_CHECK(
+      !all.precision.reduce || *all.precision.reduce == at::kFloat || *all.precision.reduce == at::kDouble,
+      "fsdp: reproducible: gradients are summed in fp32 or wider, not in ", *all.precision.reduce);
+  TORCH_CHECK(options.threads > 0, "fsdp: reproducible: ", options.threads, " threads");
+}
+
+void check_buffers(const torch::nn::Module& module) {
+  for (const auto& buffer : module.named_buffers())
+    TORCH_CHECK(buffer.key().find("running_mean") == std::string::npos, "fsdp: reproducible: '", buffer.key(),
+                "' is updated in every microbatch, by each rank for its own; use a norm without running "
+                "statistics (LayerNorm, GroupNorm, or BatchNorm with track_running_stats(false))");
+}
+
+at::Tensor sum_of(const at::Tensor& left, const at::Tensor& right) {
+  if (!left.defined()) return right;
+  return right.defined() ? left + right : left;
+}
+
+at::Tensor tree_sum(std::vector<at::Tensor> terms) {
+  for (size_t n = terms.size(); n > 1; n /= 2)
+    for (size_t i = 0; i < n / 2; ++i) terms[i] = terms[2 * i] + terms[2 * i + 1];
+  return terms.front();
+}
+
+}  // namespace
+
+Reproduction::Reproduction(const Reproducible& options, const World& world, const ShardOptions& all,
+                           const torch::nn::Module& module)
+    : options_(options),
+      device_(world.device()),
+      rank_(world.rank()),
+      ranks_(world.size()),
+      average_(all.gradients == ReduceOp::average) {
+  check_options(options, world, all);
+  check_buffers(module);
+  at::set_num_threads(options.threads);
+  if (!device_.is_cpu()) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+}
+
+UnitLayout Reproduction::make_layout(const UnitDecl& unit, int ranks, int64_t narrowest) const {
+  UnitLayout layout = detail::make_layout(unit, options_.microbatches, narrowest);
+  layout.ranks = ranks;
+  for (RegionLayout& region : layout.regions) region.shard_numel *= options_.microbatches / ranks;
+  return layout;
+}
+
+// Several forwards before one backward draw different numbers.
+void Reproduction::seed_forward() {
+  const uint64_t seed =
+      microbatch_seed(options_.seed + static_cast<uint64_t>(forwards_++), step, done() + rank_);
+  std::vector<at::Device> devices{at::kCPU};
+  if (!device_.is_cpu()) devices.push_back(device_);
+  for (const at::Device& device : devices) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+}
+
+void Reproduction::add(UnitRegion& region, const at::Tensor& sum) {
+  region.round = sum_of(region.round, sum);
+}
+
+bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units,
+                             const std::function<void(UnitRegion&)>& make) {
+  const bool last = done() + ranks_ == options_.microbatches;
+  for (const auto& unit : units) {
+    for (const auto& region : unit->regions) {
+      if (!region->layout.trainable) continue;
+      at::Tensor sum = std::exchange(region->round, at::Tensor());
+      size_t level = 0;
+      region->partials.resize(16);
+      for (int k = round_; (k & 1) != 0; k >>= 1, ++level)
+        sum = sum_of(std::exchange(region->partials[level], at::Tensor()), sum);
+      if (!last) {
+        region->partials[level] = sum;
+        continue;
+      }
+      make(*region);
+      if (!sum.defined())
+        region->gradient.zero_();
+      else
+        region->gradient.copy_(sum).mul_(average_ ? 1.0 / options_.microbatches : 1.0);
+    }
+  }
+  forwards_ = 0;
+  round_ = last ? 0 : round_ + 1;
+  if (last) ++step;
+  return last;
+}
+
+void Reproduction::restart(const std::vector<std::shared_ptr<Unit>>& units) {
+  round_ = 0;
+  forwards_ = 0;
+  for (const auto& unit : units)
+    for (const auto& region : unit->regions) {
+      region->round = at::Tensor();
+      region->partials.clear();
+    }
+}
+
+// value(region, first element, elements) of every segment, by unit, region and segment. A unit that is whole
+// on every rank is looked at by all; of the others every rank looks at its own segments.
+template <class Value>
+std::vector<double> Reproduction::over_segments(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh,
+                                                Value value) const {
+  std::vector<double> ordered;
+  for (const auto& unit : units) {
+    const int here = options_.microbatches / unit->layout.ranks;
+    for (const auto& region : unit->regions) {
+      if (!region->layout.trainable) continue;
+      const int64_t n = region->layout.shard_numel / here;
+      at::Tensor mine = at::empty({here}, at::kDouble);
+      for (int i = 0; i < here; ++i) mine.mutable_data_ptr<double>()[i] = value(*region, i * n, n);
+      if (unit->layout.ranks > 1) {
+        const at::Tensor everyones = at::empty({options_.microbatches}, mine.options().device(device_));
+        mesh.row.all_gather(everyones, mine.to(device_), "segments").wait(mesh.row.timeout());
+        mine = everyones.cpu();
+      }
+      const double* data = mine.const_data_ptr<double>();
+      ordered.insert(ordered.end(), data, data + options_.microbatches);
+    }
+  }
+  return ordered;
+}
+
+double Reproduction::norm_sum(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh, double p) const {
+  const auto norms = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
+    if (!region.gradient.defined() || n == 0) return 0.0;
+    const double norm =
+        at::linalg_vector_norm(region.gradient.narrow(0, first, n), p, {}, false, at::kDouble).item<double>();
+    return std::isinf(p) ? norm : std::pow(norm, p);
+  });
+  double total = 0;
+  for (const double one : norms) total = std::isinf(p) ? std::max(total, one) : total + one;
+  return total;
+}
+
+uint64_t Reproduction::hash(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh) const {
+  const auto hashes = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
+    const at::Tensor part = region.shard.narrow(0, first, n).cpu().contiguous();
+    const auto* bytes = static_cast<const unsigned char*>(part.const_data_ptr());
+    uint64_t hash = 1469598103934665603U;
+    for (size_t i = 0; i < part.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211U;
+    return static_cast<double>(hash >> 12);  // exact in a double
+  });
+  uint64_t total = 0;
+  for (const double one : hashes) total = microbatch_seed(total, static_cast<int64_t>(one), 0);
+  return total;
+}
+
+// A backend with an order of its own moves the parts, and we add them.
+void reduce_along_tree(Comm& comm, const at::Tensor& output, const at::Tensor& input,
+                       const std::string& label) {
+  const bool whole = output.numel() == input.numel();
+  if (comm.size() == 1) {
+    output.copy_(input);
+  } else if (comm.sums_in_order()) {
+    if (!whole) return comm.reduce_scatter(output, input, ReduceOp::sum, 1.0, label).wait();
+    output.copy_(input);
+    comm.all_reduce(output, ReduceOp::sum, label).wait();
+  } else {
+    const int64_t n = output.numel();
+    at::Tensor parts = at::empty({comm.size() * n}, input.options());
+    if (whole) {
+      comm.all_gather(parts, input, label).wait();
+    } else {
+      std::vector<Work> moving;
+      for (int r = 0; r < comm.size(); ++r) {
+        if (r == comm.rank()) continue;
+        moving.push_back(comm.send(input.narrow(0, r * n, n), r, label));
+        moving.push_back(comm.recv(parts.narrow(0, r * n, n), r, label));
+      }
+      parts.narrow(0, comm.rank() * n, n).copy_(input.narrow(0, comm.rank() * n, n));
+      for (Work& one : moving) one.wait();
+    }
+    std::vector<at::Tensor> terms;
+    for (int r = 0; r < comm.size(); ++r) terms.push_back(parts.narrow(0, r * n, n));
+    output.copy_(tree_sum(std::move(terms)));
+  }
+}
+
+}  // namespace detail
+}  // namespace fsdp

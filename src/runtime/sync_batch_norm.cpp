@@ -1,0 +1,130 @@
+#include "runtime/sync_batch_norm.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/var_mean.h>
+
+#include "runtime/quiet.h"
+
+namespace fsdp::detail {
+
+BatchNormOp batch_norm_op(std::string_view name) {
+  if (name == "aten::native_batch_norm") return BatchNormOp::native;
+  if (name == "aten::cudnn_batch_norm") return BatchNormOp::cudnn;
+  if (name == "aten::native_batch_norm_backward") return BatchNormOp::native_backward;
+  if (name == "aten::cudnn_batch_norm_backward") return BatchNormOp::cudnn_backward;
+  return BatchNormOp::none;
+}
+
+namespace {
+
+std::vector<int64_t> all_but_channels(const at::Tensor& x) {
+  std::vector<int64_t> dims;
+  for (int64_t i = 0; i < x.dim(); ++i)
+    if (i != 1) dims.push_back(i);
+  return dims;
+}
+
+// [C] so that it stands against [N, C, ...].
+at::Tensor by_channel(const at::Tensor& values, const at::Tensor& x) {
+  std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
+  shape[1] = x.size(1);
+  return values.view(shape);
+}
+
+at::Tensor count_of(const at::Tensor& x) {
+  return at::full({1}, static_cast<double>(x.numel()) / static_cast<double>(x.size(1)),
+                  at::TensorOptions().dtype(at::kDouble).device(x.device()));
+}
+
+struct Statistics {
+  at::Tensor mean, var;  // [C], fp64
+  at::Tensor count;      // []
+};
+
+Statistics over_ranks(const at::Tensor& x, Comm& comm) {
+  const int64_t channels = x.size(1);
+  const auto [var, mean] = at::var_mean(x.to(at::kDouble), all_but_channels(x), /*unbiased=*/false);
+  const at::Tensor mine = at::cat({mean, var, count_of(x)});
+  at::Tensor all = at::empty({comm.size() * mine.numel()}, mine.options());
+  comm.all_gather(all, mine, "batch norm").wait();
+  all = all.view({comm.size(), -1});
+  const at::Tensor means = all.narrow(1, 0, channels), counts = all.narrow(1, 2 * channels, 1);
+  const at::Tensor total = counts.sum();
+  const at::Tensor together = (means * counts).sum(0) / total;
+  const at::Tensor spread = all.narrow(1, channels, channels) + (means - together).square();
+  return {together, (spread * counts).sum(0) / total, total};
+}
+
+at::Tensor tensor_or_none(const c10::IValue& value) {
+  return value.isNone() ? at::Tensor() : value.toTensor();
+}
+
+bool forward(torch::jit::Stack& stack, bool cudnn, Comm& comm) {
+  const auto arguments = torch::jit::last(stack, 8);
+  if (!arguments[5].toBool()) return false;
+  const at::Tensor x = arguments[0].toTensor();
+  const at::Tensor weight = tensor_or_none(arguments[1]), bias = tensor_or_none(arguments[2]);
+  at::Tensor running_mean = tensor_or_none(arguments[3]), running_var = tensor_or_none(arguments[4]);
+  const double momentum = arguments[6].toDouble(), eps = arguments[7].toDouble();
+  const auto [mean, var, count] = over_ranks(x, comm);
+  if (running_mean.defined()) {
+    running_mean.mul_(1 - momentum).add_(mean.to(running_mean.scalar_type()), momentum);
+    running_var.mul_(1 - momentum)
+        .add_((var * (count / (count - 1))).to(running_var.scalar_type()), momentum);
+  }
+  const auto type = weight.defined() ? weight.scalar_type() : at::kFloat;
+  const at::Tensor y = std::get<0>(
+      at::native_batch_norm(x, weight, bias, mean.to(type), var.to(type), /*training=*/false, momentum, eps));
+  torch::jit::drop(stack, 8);
+  torch::jit::push(stack, y, mean.to(type), (var + eps).rsqrt().to(type));
+  if (cudnn) torch::jit::push(stack, at::empty({0}, x.options().dtype(at::kByte)));
+  return true;
+}
+
+struct Backward {
+  at::Tensor dy, x, weight, mean, invstd;
+};
+
+void backward(torch::jit::Stack& stack, const Backward& in, Comm& comm) {
+  const int64_t channels = in.x.size(1);
+  const auto dims = all_but_channels(in.x);
+  const at::Tensor invstd = by_channel(in.invstd.to(at::kDouble), in.x);
+  const at::Tensor normal = (in.x.to(at::kDouble) - by_channel(in.mean.to(at::kDouble), in.x)) * invstd;
+  const at::Tensor dy = in.dy.to(at::kDouble);
+  const at::Tensor d_bias = dy.sum(dims), d_weight = (dy * normal).sum(dims);
+  at::Tensor all = at::cat({d_bias, d_weight, count_of(in.x)});
+  comm.all_reduce(all, ReduceOp::sum, "batch norm").wait();
+  const at::Tensor count = all.narrow(0, 2 * channels, 1);
+  const at::Tensor mean_dy = by_channel(all.narrow(0, 0, channels) / count, in.x);
+  const at::Tensor mean_dy_x = by_channel(all.narrow(0, channels, channels) / count, in.x);
+  at::Tensor dx = (dy - mean_dy - normal * mean_dy_x) * invstd;
+  const auto type = in.weight.defined() ? in.weight.scalar_type() : in.x.scalar_type();
+  if (in.weight.defined()) dx = dx * by_channel(in.weight.to(at::kDouble), in.x);
+  torch::jit::push(stack, dx.to(in.x.scalar_type()), d_weight.to(type), d_bias.to(type));
+}
+
+}  // namespace
+
+bool run_batch_norm(BatchNormOp op, torch::jit::Stack& stack, Comm& comm) {
+  const Quiet quiet;
+  if (op == BatchNormOp::native || op == BatchNormOp::cudnn)
+    return forward(stack, op == BatchNormOp::cudnn, comm);
+  const bool cudnn = op == BatchNormOp::cudnn_backward;
+  const size_t count = cudnn ? 9 : 10;
+  const auto arguments = torch::jit::last(stack, count);
+  if (!cudnn && !arguments[7].toBool()) return false;
+  const Backward in{.dy = arguments[cudnn ? 1 : 0].toTensor(),
+                    .x = arguments[cudnn ? 0 : 1].toTensor(),
+                    .weight = tensor_or_none(arguments[2]),
+                    .mean = arguments[5].toTensor(),
+                    .invstd = arguments[6].toTensor()};
+  torch::jit::drop(stack, count);
+  backward(stack, in, comm);
+  return true;
+}
+
+}  // namespace fsdp::detail

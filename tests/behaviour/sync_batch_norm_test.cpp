@@ -1,0 +1,63 @@
+// Promise: with sync_batchnorm an unmodified model normalises over all ranks, as over the whole batch.
+#include <gtest/gtest.h>
+
+#include "support/ranks.h"
+#include "support/training.h"
+
+namespace fsdp::testing {
+namespace {
+
+constexpr int kSteps = 6;
+
+State buffers_of(torch::nn::Module& module) {
+  State state;
+  for (auto& item : module.named_buffers()) state[item.key()] = item.value().detach().clone().to(at::kFloat);
+  return state;
+}
+
+// Equal to rounding: statistics are put together from the ranks' own.
+TEST(SyncBatchNorm, TrainsLikeTheWholeBatch) {
+  for (const int ranks : {2, 4}) {
+    const auto whole = make_learner("convnet");
+    const State wanted = train_whole_batch(*whole, ranks, kSteps, Optim::plain_sgd);
+    const State wanted_buffers = buffers_of(*whole);
+    const auto run = [&](bool sync) {
+      double worst = 0, worst_buffers = 0;
+      run_ranks(ranks, [&](World& world) {
+        auto model =
+            fully_shard(world, make_learner("convnet"), {.wrap = by_size(200), .sync_batchnorm = sync});
+        train_sharded(model, world, kSteps, Optim::plain_sgd);
+        const double found = drift(state_of(model), wanted);
+        if (world.rank() == 0) {
+          worst = found;
+          worst_buffers = drift(buffers_of(model.module()), wanted_buffers);
+        }
+      });
+      return std::pair(worst, worst_buffers);
+    };
+    const auto [params, buffers] = run(true);
+    EXPECT_LE(params, 2e-5) << ranks << " ranks";
+    EXPECT_LE(buffers, 2e-5) << ranks << " ranks";
+    const auto [alone, alone_buffers] = run(false);
+    EXPECT_GT(alone, 1e-3) << "without it a rank's own statistics count";
+    EXPECT_GT(alone_buffers, 1e-3);
+  }
+}
+
+TEST(SyncBatchNorm, EvaluationUsesRunningStatistics) {
+  run_ranks(2, [](World& world) {
+    auto model = fully_shard(world, make_learner("convnet"), {.sync_batchnorm = true});
+    train_sharded(model, world, 2, Optim::plain_sgd);
+    model.eval();
+    const at::NoGradGuard no_grad;
+    const auto before = buffers_of(model.module());
+    // Only one rank: what is not synced must not wait.
+    if (world.rank() == 0) require(!model.is_training(), "eval");
+    const auto loss = model(model.module().batch(0));
+    require(loss.isfinite().item<bool>(), "loss");
+    require(difference(buffers_of(model.module()), before).empty(), "statistics changed in eval()");
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::testing
