@@ -15,6 +15,7 @@ struct GradScalerOptions {
   double backoff_factor = 0.5;     // of the scale, after a step that was skipped
   int64_t growth_interval = 2000;  // steps
   bool enabled = true;             // false: nothing is scaled and no step is skipped
+  CommOptions comm = {};           // as in ShardOptions
 };
 
 // What a run needs to go on: the same on every rank.

@@ -25,14 +25,13 @@ void load_cuda() {
         ::dlerror());
 }
 
-int visible_cuda_devices() {
-  load_cuda();
-  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return 0;
-  return c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount();
+int visible_devices(c10::DeviceType type) {
+  if (type == c10::kCUDA) load_cuda();
+  return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::getDeviceGuardImpl(type)->deviceCount() : 0;
 }
 
-c10::Device nth_cuda(int local_rank, int visible) {
-  return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % visible)};
+c10::Device nth(c10::DeviceType type, int local_rank, int visible) {
+  return {type, static_cast<c10::DeviceIndex>(local_rank % visible)};
 }
 
 c10::Device parse(const std::string& text) {
@@ -44,16 +43,18 @@ c10::Device parse(const std::string& text) {
 }
 
 c10::Device with_index(c10::Device asked, int local_rank) {
-  if (!asked.is_cuda()) return asked;
-  const int visible = visible_cuda_devices();
+  if (asked.is_cpu()) return asked;
+  const int visible = visible_devices(asked.type());
+  const std::string kind = c10::DeviceTypeName(asked.type());
   if (visible == 0)
-    throw RendezvousError(
-        "a CUDA device was asked for but none is visible; check the driver, CUDA_VISIBLE_DEVICES and that "
-        "LibTorch has CUDA");
-  if (!asked.has_index()) return nth_cuda(local_rank, visible);
+    throw RendezvousError("a " + kind +
+                          " device was asked for but none is visible; check its driver, variables that hide "
+                          "devices (CUDA_VISIBLE_DEVICES) and that LibTorch has " +
+                          kind);
+  if (!asked.has_index()) return nth(asked.type(), local_rank, visible);
   if (asked.index() >= visible)
-    throw RendezvousError(asked.str() + " was asked for but only " + std::to_string(visible) +
-                          " CUDA devices are visible");
+    throw RendezvousError(asked.str() + " was asked for but only " + std::to_string(visible) + " " + kind +
+                          " devices are visible");
   return asked;
 }
 
@@ -62,8 +63,8 @@ c10::Device with_index(c10::Device asked, int local_rank) {
 c10::Device choose_device(std::optional<c10::Device> asked, int local_rank) {
   if (asked) return with_index(*asked, local_rank);
   if (const auto text = env_string("FSDP_DEVICE")) return with_index(parse(*text), local_rank);
-  const int visible = visible_cuda_devices();
-  return visible > 0 ? nth_cuda(local_rank, visible) : c10::Device(c10::kCPU);
+  const int visible = visible_devices(c10::kCUDA);
+  return visible > 0 ? nth(c10::kCUDA, local_rank, visible) : c10::Device(c10::kCPU);
 }
 
 }  // namespace fsdp::detail

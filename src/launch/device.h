@@ -7,7 +7,8 @@
 
 namespace fsdp::detail {
 
-// `asked`, else FSDP_DEVICE (cpu, cuda, cuda:1), else cuda:(local_rank modulo visible devices), else cpu.
+// `asked`, else FSDP_DEVICE (cpu, cuda, cuda:1), else cuda where one is visible, else cpu. Without an index:
+// local_rank modulo the visible devices of its kind.
 c10::Device choose_device(std::optional<c10::Device> asked, int local_rank);
 
 }  // namespace fsdp::detail

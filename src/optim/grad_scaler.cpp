@@ -20,7 +20,7 @@ void check_scale(double scale) {
 }  // namespace
 
 GradScaler::GradScaler(const World& world, const GradScalerOptions& options)
-    : comm_(Comm::create(world)),
+    : comm_(Comm::create(world, options.comm)),
       device_(world.device()),
       options_(options),
       state_{.scale = options.init_scale, .growth_tracker = 0} {

@@ -4,6 +4,7 @@
 - the folders of src/ include each other along the arrows only, and the pure ones reach no torch header
 - app, examples and bench see the public headers and models only; models see nothing of fsdp
 - a public header is short, and shows neither a private library nor src/
+- the runtime names no CUDA outside comments
 """
 
 import re
@@ -129,9 +130,17 @@ def check_public_headers(root):
             yield f"{where}: {lines} lines; a public header has at most {MAX_PUBLIC_LINES}"
 
 
+def check_devices(root):
+    """The runtime is for every device: what is CUDA's own has its place in comm/nccl, graph and launch."""
+    for path in code_files(root / "src" / "runtime"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if "cuda" in re.sub(r"//.*", "", line).lower():
+                yield f"{path.relative_to(root)}:{number}: names CUDA, but the runtime is for every device"
+
+
 def check(root):
     root = Path(root).resolve()
-    rules = (check_registered, check_arrows, check_users, check_public_headers)
+    rules = (check_registered, check_arrows, check_users, check_public_headers, check_devices)
     return [breach for rule in rules for breach in rule(root)]
 
 

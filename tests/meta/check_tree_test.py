@@ -94,6 +94,14 @@ class CheckTree(unittest.TestCase):
         self.assertEqual(self.breaches({"include/fsdp/comm.h": "\n" * 150}), [])
         self.assert_red({"include/fsdp/comm.h": "\n" * 151}, "151 lines")
 
+    def test_runtime_names_cuda(self):
+        for code in ("if (device.is_cuda()) return;", 'log("a CUDA device");', "#include <ATen/cuda/CUDAContext.h>"):
+            self.assert_red({"src/runtime/engine.cpp": f"int a;\n{code}\n"}, "src/runtime/engine.cpp:2", "CUDA")
+
+    def test_cuda_elsewhere_and_in_comments(self):
+        self.assertEqual(self.breaches({"src/launch/device.cpp": "if (device.is_cuda()) return;\n",
+                                        "src/runtime/engine.cpp": "return;  // on CUDA too\n"}), [])
+
 
 if __name__ == "__main__":
     unittest.main()
