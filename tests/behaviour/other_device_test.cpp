@@ -1,0 +1,142 @@
+// Promise: nothing in the runtime is made for one kind of device. A model trains on a device that LibTorch
+// knows from outside only, by its allocator, guard and kernels, to the bits of the same training on the CPU.
+#include <gtest/gtest.h>
+
+#include "behaviour/toy_device.h"
+#include "support/gloo.h"
+#include "support/ranks.h"
+#include "support/training.h"
+
+namespace fsdp::testing {
+namespace {
+
+constexpr int kSteps = 6;
+
+struct OtherDeviceCase {
+  std::string learner;
+  int ranks;
+  Strategy strategy;
+  Optim optim;
+  bool bf16 = false;
+};
+
+void PrintTo(const OtherDeviceCase& one, std::ostream* out) {
+  *out << one.learner << " on " << one.ranks << " ranks";
+}
+
+std::string test_name(const ::testing::TestParamInfo<OtherDeviceCase>& info) {
+  const OtherDeviceCase& one = info.param;
+  return one.learner + "_W" + std::to_string(one.ranks) + (one.bf16 ? "_bf16_" : "_fp32_") +
+         std::to_string(static_cast<int>(one.strategy)) + "_" + std::to_string(static_cast<int>(one.optim));
+}
+
+const CommOptions kToyComm{.backend = BackendKind::c10d, .c10d = make_toy_backend};
+
+// Ranks are processes, each on a device of its own. In one process they would meet LibTorch's one thread per
+// device for backward.
+void on_toy_ranks(int ranks, const RankBody& body) {
+  run_processes(ranks, body, c10::Device(c10::kPrivateUse1));
+}
+
+State on_cpu(const World& world, State state) {
+  for (auto& [name, value] : state) {
+    require(value.device() == world.device(), name + " is on " + value.device().str());
+    value = value.cpu();
+  }
+  return state;
+}
+
+class OtherDeviceRanks : public ::testing::Test {
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+  }
+};
+
+class OtherDevice : public OtherDeviceRanks, public ::testing::WithParamInterface<OtherDeviceCase> {};
+
+// Bits are equal: every kernel is the CPU's, on copies with the same strides, and a sum of two ranks has one
+// order.
+TEST_P(OtherDevice, TrainsToTheBitsOfTheCpu) {
+  const OtherDeviceCase& one = GetParam();
+  on_toy_ranks(one.ranks, [&](World& world) {
+    const State wanted = train_plain(*make_learner(one.learner), one.ranks, kSteps, one.optim,
+                                     one.bf16 ? at::kBFloat16 : at::kFloat);
+    auto model = fully_shard(world, make_learner(one.learner),
+                             {.wrap = by_size(200),
+                              .strategy = one.strategy,
+                              .precision = one.bf16 ? bf16() : fp32(),
+                              .comm = kToyComm});
+    train_sharded(model, world, kSteps, one.optim);
+    const std::string found = difference(on_cpu(world, state_of(model)), wanted);
+    require(found.empty(), found);
+  });
+}
+
+std::vector<OtherDeviceCase> cases() {
+  std::vector<OtherDeviceCase> all;
+  for (const int ranks : {1, 2}) {
+    for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
+      for (const bool bf16 : {false, true}) all.push_back({"mlp", ranks, strategy, Optim::sgd, bf16});
+    for (const auto optim : {Optim::adamw, Optim::fused_adamw})
+      all.push_back({"mlp", ranks, Strategy::full_shard, optim});
+    all.push_back({"gpt2", ranks, Strategy::full_shard, Optim::sgd});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Toy, OtherDevice, ::testing::ValuesIn(cases()), test_name);
+
+TEST_F(OtherDeviceRanks, HaveADeviceEach) {
+  on_toy_ranks(2, [](World& world) {
+    require(world.device() == toy_device(world.rank()), "rank on " + world.device().str());
+  });
+}
+
+torch::nn::Sequential make_net() {
+  return torch::nn::Sequential(torch::nn::Embedding(11, 6),
+                               torch::nn::LayerNorm(torch::nn::LayerNormOptions({6})),
+                               torch::nn::Linear(6, 5));
+}
+
+TEST_F(OtherDeviceRanks, MakeADeferredModelThere) {
+  on_toy_ranks(2, [](World& world) {
+    torch::manual_seed(3);
+    const auto ordinary = make_net();
+    torch::manual_seed(3);
+    auto model = fully_shard(world, on_meta(make_net), {.comm = kToyComm});
+    const auto whole = model.full_params();
+    for (const auto& item : ordinary->named_parameters())
+      require(model.module().named_parameters()[item.key()].cpu().equal(item.value()), item.key());
+  });
+}
+
+// Every rank has the same batch, so the average is the gradient of one. Norms of shards are added in double.
+TEST_F(OtherDeviceRanks, ScaleAndClip) {
+  on_toy_ranks(2, [](World& world) {
+    auto plain = make_learner("mlp");
+    plain->forward(plain->batch(0)).backward();
+    const double wanted = torch::nn::utils::clip_grad_norm_(plain->parameters(), 1e-3);
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200), .comm = kToyComm});
+    const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
+    GradScaler scaler(world, {.comm = kToyComm});
+    scaler.scale(model(model.module().batch_on(0, world.device()))).backward();
+    scaler.unscale_(*optimizer);
+    const double norm = model.clip_grad_norm_(1e-3).item<double>();
+    require(std::abs(norm - wanted) <= 1e-6 * wanted, "norm " + std::to_string(norm));
+    require(scaler.step(*optimizer), "the gradients are finite");
+  });
+}
+
+TEST_F(OtherDeviceRanks, LeaveNothingBehind) {
+  on_toy_ranks(2, [](World& world) {
+    {
+      auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200), .comm = kToyComm});
+      train_sharded(model, world, kSteps, Optim::adamw);
+      require(toy_bytes() > 0, "the model is on the device");
+    }
+    require(toy_bytes() == 0, std::to_string(toy_bytes()) + " bytes are left on the device");
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::testing

@@ -1,0 +1,23 @@
+// A device that is neither CPU nor GPU, as LibTorch's PrivateUse1 under the name "toy", for what must hold on
+// any device. Linking toy_device.cpp registers it for the whole program.
+//
+// Its memory cannot be read by the host: addresses are off by a constant, so what takes them for its own ends
+// the process. Data moves by _copy_from only, and operators run on copies of their inputs on the CPU, with the
+// bits of the CPU. Streams and events are in order at once.
+#pragma once
+
+#include <fsdp/comm.h>
+
+namespace fsdp::testing {
+
+constexpr int kToyDevices = 2;
+
+c10::Device toy_device(int index = 0);
+// Bytes in use on all toy devices of this process.
+int64_t toy_bytes();
+
+// Moves data of toy devices through copies on the host and gloo.
+c10::intrusive_ptr<::c10d::Backend> make_toy_backend(const c10::intrusive_ptr<::c10d::Store>& store, int rank,
+                                                     int size);
+
+}  // namespace fsdp::testing
