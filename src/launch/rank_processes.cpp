@@ -50,8 +50,8 @@ std::string hear(int fd) {
                        int words) {
   bool done = false;
   try {
-    // After a fork LibTorch makes its thread pool anew at the first call, without a lock; with several devices
-    // that would be autograd's threads, all at once.
+    // After a fork LibTorch makes its thread pool anew at the first call, without a lock; with several
+    // devices that would be autograd's threads, all at once.
     at::init_num_threads();
     World world = enter(
         me, connect_store(me.master_addr, me.master_port, options.timeout, "rank " + std::to_string(me.rank)),

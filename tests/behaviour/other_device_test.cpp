@@ -13,20 +13,17 @@ namespace {
 constexpr int kSteps = 6;
 
 struct OtherDeviceCase {
-  std::string learner;
   int ranks;
   Strategy strategy;
   Optim optim;
   bool bf16 = false;
 };
 
-void PrintTo(const OtherDeviceCase& one, std::ostream* out) {
-  *out << one.learner << " on " << one.ranks << " ranks";
-}
+void PrintTo(const OtherDeviceCase& one, std::ostream* out) { *out << one.ranks << " ranks"; }
 
 std::string test_name(const ::testing::TestParamInfo<OtherDeviceCase>& info) {
   const OtherDeviceCase& one = info.param;
-  return one.learner + "_W" + std::to_string(one.ranks) + (one.bf16 ? "_bf16_" : "_fp32_") +
+  return "W" + std::to_string(one.ranks) + (one.bf16 ? "_bf16_" : "_fp32_") +
          std::to_string(static_cast<int>(one.strategy)) + "_" + std::to_string(static_cast<int>(one.optim));
 }
 
@@ -59,9 +56,9 @@ class OtherDevice : public OtherDeviceRanks, public ::testing::WithParamInterfac
 TEST_P(OtherDevice, TrainsToTheBitsOfTheCpu) {
   const OtherDeviceCase& one = GetParam();
   on_toy_ranks(one.ranks, [&](World& world) {
-    const State wanted = train_plain(*make_learner(one.learner), one.ranks, kSteps, one.optim,
+    const State wanted = train_plain(*make_learner("mlp"), one.ranks, kSteps, one.optim,
                                      one.bf16 ? at::kBFloat16 : at::kFloat);
-    auto model = fully_shard(world, make_learner(one.learner),
+    auto model = fully_shard(world, make_learner("mlp"),
                              {.wrap = by_size(200),
                               .strategy = one.strategy,
                               .precision = one.bf16 ? bf16() : fp32(),
@@ -76,10 +73,9 @@ std::vector<OtherDeviceCase> cases() {
   std::vector<OtherDeviceCase> all;
   for (const int ranks : {1, 2}) {
     for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
-      for (const bool bf16 : {false, true}) all.push_back({"mlp", ranks, strategy, Optim::sgd, bf16});
+      for (const bool bf16 : {false, true}) all.push_back({ranks, strategy, Optim::sgd, bf16});
     for (const auto optim : {Optim::adamw, Optim::fused_adamw})
-      all.push_back({"mlp", ranks, Strategy::full_shard, optim});
-    all.push_back({"gpt2", ranks, Strategy::full_shard, Optim::sgd});
+      all.push_back({ranks, Strategy::full_shard, optim});
   }
   return all;
 }
@@ -90,6 +86,19 @@ TEST_F(OtherDeviceRanks, HaveADeviceEach) {
   on_toy_ranks(2, [](World& world) {
     require(world.device() == toy_device(world.rank()), "rank on " + world.device().str());
   });
+}
+
+// Attention of the CPU has a kernel of its own; on other devices it is made of products and a softmax: equal
+// to rounding, not to the bit.
+TEST_F(OtherDeviceRanks, TrainATransformer) {
+  for (const int ranks : {1, 2})
+    on_toy_ranks(ranks, [&](World& world) {
+      const State wanted = train_plain(*make_learner("gpt2"), ranks, kSteps, Optim::sgd);
+      auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200), .comm = kToyComm});
+      train_sharded(model, world, kSteps, Optim::sgd);
+      const double found = drift(on_cpu(world, state_of(model)), wanted);
+      require(found <= 1e-5, "drift " + std::to_string(found));
+    });
 }
 
 torch::nn::Sequential make_net() {

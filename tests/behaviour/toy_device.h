@@ -2,8 +2,8 @@
 // any device. Linking toy_device.cpp registers it for the whole program.
 //
 // Its memory cannot be read by the host: addresses are off by a constant, so what takes them for its own ends
-// the process. Data moves by _copy_from only, and operators run on copies of their inputs on the CPU, with the
-// bits of the CPU. Streams and events are in order at once.
+// the process. Data moves by _copy_from only, and operators run on copies of their inputs on the CPU, with
+// the bits of the CPU. Streams and events are in order at once.
 #pragma once
 
 #include <fsdp/comm.h>
