@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fsdp/capture.h>
+#include <fsdp/codec.h>
 #include <fsdp/comm.h>
 #include <fsdp/error.h>
 #include <fsdp/grad_scaler.h>

@@ -1,11 +1,13 @@
 // How a model is sharded: which parameters form units, the strategy, the precision.
 #pragma once
 
+#include <fsdp/codec.h>
 #include <fsdp/comm.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,6 +103,9 @@ struct ShardOptions {
   bool sync_batchnorm = false;   // BatchNorm layers with parameters take their statistics over all ranks
   bool check_gradients = false;  // a gradient that is not finite is thrown, with its rank and parameter
   std::optional<Reproducible> reproducible = {};
+  std::shared_ptr<const Codec> gather_codec = {};  // of shards on their way; none: cast to `precision.param`
+  std::shared_ptr<const Codec> reduce_codec =
+      {};  // of gradients on their way; none: cast to `precision.reduce`
   // Fills a parameter that is on the meta device and was not made by on_meta(): `whole` has memory.
   std::function<void(const std::string& name, at::Tensor& whole)> init = {};
   CommOptions comm = {};

@@ -97,8 +97,7 @@ class ShardedModel {
   double local_sharding_ratio() const;                          // of them, on this rank
   ParameterInfo parameter_info(const std::string& name) const;  // throws, with near names, for an unknown one
   std::string describe() const;                                 // units, sizes, types and shards as a tree
-  // Of parameters and their gradients' sums: equal for equal values on any number of ranks, in reproducible
-  // mode. Collective.
+  // Of the trainable parameters' values, the same on any number of ranks; in reproducible mode. Collective.
   uint64_t state_hash() const;
   // Steps done so far in reproducible mode; set it after loading a checkpoint.
   int64_t step() const;

@@ -29,9 +29,9 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
       reproduction(options_.reproducible ? std::optional<Reproduction>(std::in_place, *options_.reproducible,
                                                                        world_, options_, module_)
                                          : std::nullopt),
-      executor_(nullptr, world_.device(), options_.limit_all_gathers),
-      gradients_(mesh, reproduction ? &*reproduction : nullptr, options_.check_gradients, world_.device(),
-                 schedule_, units) {}
+      executor_(nullptr, world_.device(), options_.limit_all_gathers, options_.gather_codec),
+      gradients_(mesh, reproduction ? &*reproduction : nullptr, options_, world_.device(), schedule_, units) {
+}
 
 Engine::~Engine() {
   try {

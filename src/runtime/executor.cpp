@@ -13,8 +13,8 @@
 
 namespace fsdp::detail {
 
-Executor::Executor(Comm* comm, c10::Device device, int max_slots)
-    : comm_(comm), device_(device), max_slots_(max_slots), readers_(device) {
+Executor::Executor(Comm* comm, c10::Device device, int max_slots, std::shared_ptr<const Codec> codec)
+    : comm_(comm), device_(device), max_slots_(max_slots), codec_(std::move(codec)), readers_(device) {
   if (!device.is_cpu())
     side_.emplace(Side{
         c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true),
@@ -43,8 +43,12 @@ void Executor::reserve(int64_t bytes) {
   const Quiet quiet;
   arena_ = at::Tensor();
   if (bytes == 0) return;
-  arena_ = comm_ != nullptr ? comm_->allocate(MemoryUse::gather, bytes, at::kByte)
-                            : at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+  arena_ = allocate(bytes);
+}
+
+at::Tensor Executor::allocate(int64_t bytes) const {
+  if (comm_ != nullptr && !codec_) return comm_->allocate(MemoryUse::gather, bytes, at::kByte);
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
 }
 
 int64_t Executor::overflow_bytes() const {
@@ -133,7 +137,7 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   at::Tensor memory = arena_;
   if (!offset)
     memory = unit.layout.ranks > 1
-                 ? comm_->allocate(MemoryUse::gather, unit.slot_bytes(), at::kByte)
+                 ? allocate(unit.slot_bytes())
                  : at::empty({unit.slot_bytes()}, at::TensorOptions().dtype(at::kByte).device(device_));
   readers_.wait_for_others();
   carve(unit, memory, offset.value_or(0), &UnitRegion::slot, &UnitRegion::compute);
@@ -147,6 +151,10 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
 }
 
 void Executor::gather_region(UnitRegion& region, const Unit& unit) {
+  if (unit.layout.ranks > 1 && codec_) {
+    region.coded = start_gather(*comm_, *codec_, region.shard, unit.name);
+    return;
+  }
   if (unit.layout.ranks > 1) {
     region.gathering = comm_->all_gather(as_reals(region.slot), as_reals(region.shard),
                                          remark_.empty() ? unit.name : unit.name + ": " + remark_);
@@ -167,7 +175,7 @@ void Executor::use(Unit& unit) {
   if (unit.state != UnitState::gathering) return;
   const Quiet quiet;
   if (unit.layout.ranks > 1)
-    for (const auto& region : unit.regions) std::exchange(region->gathering, Work()).wait();
+    finish_gathers(unit);
   else if (side_)
     side_->gathered.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   if (unit.stale()) unit.note_written();
@@ -175,6 +183,15 @@ void Executor::use(Unit& unit) {
   unit.state = UnitState::gathered;
   unit.readers.join();
   readers_.join();
+}
+
+void Executor::finish_gathers(Unit& unit) {
+  for (const auto& region : unit.regions) {
+    std::exchange(region->gathering, Work()).wait();
+    if (!region->coded) continue;
+    finish_gather(*region->coded, *codec_, region->slot);
+    region->coded.reset();
+  }
 }
 
 void Executor::read(Unit& unit) {
@@ -192,7 +209,8 @@ void Executor::release(Unit& unit) {
   for (const auto& region : unit.regions) {
     if (!region->slot.defined()) continue;
     std::exchange(region->gathering, Work()).wait();
-    if (unit.layout.ranks > 1) comm_->release(as_reals(region->slot));
+    region->coded.reset();
+    if (unit.layout.ranks > 1 && !codec_) comm_->release(as_reals(region->slot));
     region->slot = at::Tensor();
   }
   unit.unbind();

@@ -18,7 +18,8 @@ namespace fsdp::detail {
 
 class Executor {
  public:
-  Executor(Comm* comm, c10::Device device, int max_slots);
+  // `codec`: of what is gathered; may be null.
+  Executor(Comm* comm, c10::Device device, int max_slots, std::shared_ptr<const Codec> codec);
 
   // Units are gathered through `comm`; null: every unit is whole on this rank. Before the first reserve().
   void share(Comm* comm) { comm_ = comm; }
@@ -48,6 +49,9 @@ class Executor {
   void gather(Unit& unit, std::optional<int64_t> offset);
   void gather_region(UnitRegion& region, const Unit& unit);
   void use(Unit& unit);
+  void finish_gathers(Unit& unit);
+  // Decoded units are each rank's own; others lie in memory that ranks may share.
+  at::Tensor allocate(int64_t bytes) const;
   bool is_free(int64_t offset, int64_t bytes) const;
   Unit* oldest_idle() const;
   std::optional<int64_t> make_room(int64_t bytes);
@@ -56,6 +60,7 @@ class Executor {
   Comm* comm_;
   c10::Device device_;
   int max_slots_;
+  std::shared_ptr<const Codec> codec_;
   at::Tensor arena_;             // [bytes]
   std::vector<Unit*> resident_;  // gathering or gathered, least recently demanded first
   // Local gathers on a GPU run beside the user's kernels.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "layout/near_names.h"
 #include "runtime/engine.h"
 #include "runtime/quiet.h"
 
@@ -37,9 +36,10 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
   for (const auto& unit : units) {
     if (!has_param_under(*unit, options_.module)) continue;
     known = true;
-    if (std::exchange(unit->summoned, true)) continue;  // a scope around this one has it
-    scope.units.push_back(unit.get());
+    if (unit->summoned) continue;  // a scope around this one has it
     make_whole(*unit, scope);
+    scope.units.push_back(unit.get());
+    unit->summoned = true;
   }
   TORCH_CHECK(known, "fsdp: full_params(): no parameter lies under '", options_.module, "'");
   state_ = TrainingState::summon_full_params;

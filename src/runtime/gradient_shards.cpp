@@ -78,12 +78,21 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
   } else {
     if (adds || region.reduce != region.gradient_type)
       pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
-    if (pending.buffer.numel() > 0)
+    if (pending.buffer.numel() > 0 && codec_)
+      reduce_coded(pending, unit);
+    else if (pending.buffer.numel() > 0)
       pending.work =
           mesh_.row.reduce_scatter(as_reals(pending.result.defined() ? pending.result : region.gradient),
                                    as_reals(pending.buffer), op, 1.0, unit.name);
   }
   pending_.push_back(std::move(pending));
+}
+
+// Done at once: decoding needs the parts of all ranks.
+void GradientShards::reduce_coded(const Pending& pending, const Unit& unit) {
+  const at::Tensor& sum = pending.result.defined() ? pending.result : pending.region->gradient;
+  reduce_along_tree(mesh_.row, sum, pending.buffer, unit.name, codec_.get());
+  if (unit.average) at::Tensor(sum).div_(mesh_.row.size());
 }
 
 // See Note [Reproducible]: what is left for the rounds of a step to add up.

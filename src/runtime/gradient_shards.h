@@ -15,8 +15,9 @@ namespace fsdp::detail {
 
 class GradientShards {
  public:
-  GradientShards(Mesh& mesh, const Reproduction* reproduction, c10::Device device)
-      : mesh_(mesh), reproduction_(reproduction), device_(device) {}
+  GradientShards(Mesh& mesh, const Reproduction* reproduction, std::shared_ptr<const Codec> codec,
+                 c10::Device device)
+      : mesh_(mesh), reproduction_(reproduction), codec_(std::move(codec)), device_(device) {}
 
   // Sees to it that the region has a gradient shard.
   void make(UnitRegion& region);
@@ -50,12 +51,14 @@ class GradientShards {
   void reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary);
   void finish_region(const UnitRegion& region);
   void reduce_across(Pending& pending);
+  void reduce_coded(const Pending& pending, const Unit& unit);
   void reduce_in_order(UnitRegion& region, const std::vector<bool>& used);
   static void prepare_to_add(UnitRegion& region);
   static void finish(Pending& pending);
 
   Mesh& mesh_;
   const Reproduction* reproduction_;
+  std::shared_ptr<const Codec> codec_;  // of gradients on their way in the row; may be null
   c10::Device device_;
   std::deque<Pending> pending_;
 };

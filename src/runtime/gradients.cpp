@@ -13,15 +13,15 @@
 
 namespace fsdp::detail {
 
-Gradients::Gradients(Mesh& mesh, Reproduction* reproduction, bool check, c10::Device device,
+Gradients::Gradients(Mesh& mesh, Reproduction* reproduction, const ShardOptions& options, c10::Device device,
                      Schedule& schedule, const Units& units)
     : mesh_(mesh),
       reproduction_(reproduction),
-      check_(check),
+      check_(options.check_gradients),
       device_(device),
       schedule_(schedule),
       units_(units),
-      shards_(mesh, reproduction, device),
+      shards_(mesh, reproduction, options.reduce_codec, device),
       writers_(device) {}
 
 void Gradients::reserve(int64_t bytes) {
@@ -162,11 +162,11 @@ void Gradients::at_task_end() {
   const Quiet quiet;
   copy_waiting();
   for_each_param([](UnitParam& param) { param.fresh = false; });
+  if (check_) throw_not_finite();
   if (sync) {
     if (!alone()) reduce_at_end();
     shards_.let_go(units_);
   }
-  if (check_) throw_not_finite();
   schedule_.end_task();
 }
 
@@ -283,7 +283,7 @@ void Gradients::reduce_rest() {
 void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
   writers_.wait_for_others();
   for (const auto& param : unit.params)
-    if (param->requires_grad && !param->fired) param->view_of(param->region().buffer).zero_();
+    if (param->region().buffer.defined() && !param->fired) param->view_of(param->region().buffer).zero_();
   if (!schedule_.following())
     schedule_.record({.unit = unit.id,
                       .opened = std::min(unit.opened, schedule_.boundary()),

@@ -16,9 +16,9 @@ class Gradients {
  public:
   using Units = std::vector<std::shared_ptr<Unit>>;
 
-  // `reproduction`: null, or in reproducible mode. `check`: gradients that are not finite are thrown.
-  Gradients(Mesh& mesh, Reproduction* reproduction, bool check, c10::Device device, Schedule& schedule,
-            const Units& units);
+  // `reproduction`: null, or in reproducible mode.
+  Gradients(Mesh& mesh, Reproduction* reproduction, const ShardOptions& options, c10::Device device,
+            Schedule& schedule, const Units& units);
 
   // Nothing is reduced: gradients stay where autograd put them.
   bool alone() const { return mesh_.all.size() == 1 && reproduction_ == nullptr; }

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/gradient_shards.h"
 #include "runtime/quiet.h"
 
 namespace fsdp {
@@ -39,9 +40,8 @@ void check_options(const Reproducible& options, const World& world, const ShardO
       !all.sync_batchnorm,
       "fsdp: reproducible: sync_batchnorm takes statistics over the ranks of a round, which depend on how "
       "many there are");
-  TORCH_CHECK(
-      !all.precision.reduce || *all.precision.reduce == at::kFloat || *all.precision.reduce == at::kDouble,
-      "fsdp: reproducible: gradients are summed in fp32 or wider, not in ", *all.precision.reduce);
+  TORCH_CHECK(!all.gather_codec && !all.reduce_codec,
+              "fsdp: reproducible: a codec may round by shard, which depends on the number of ranks");
   TORCH_CHECK(options.threads > 0, "fsdp: reproducible: ", options.threads, " threads");
 }
 
@@ -55,12 +55,6 @@ void check_buffers(const torch::nn::Module& module) {
 at::Tensor sum_of(const at::Tensor& left, const at::Tensor& right) {
   if (!left.defined()) return right;
   return right.defined() ? left + right : left;
-}
-
-at::Tensor tree_sum(std::vector<at::Tensor> terms) {
-  for (size_t n = terms.size(); n > 1; n /= 2)
-    for (size_t i = 0; i < n / 2; ++i) terms[i] = terms[2 * i] + terms[2 * i + 1];
-  return terms.front();
 }
 
 }  // namespace
@@ -110,10 +104,10 @@ bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units,
       if (!region->layout.trainable) continue;
       at::Tensor sum = std::exchange(region->round, at::Tensor());
       size_t level = 0;
-      region->partials.resize(16);
       for (int k = round_; (k & 1) != 0; k >>= 1, ++level)
         sum = sum_of(std::exchange(region->partials[level], at::Tensor()), sum);
       if (!last) {
+        if (region->partials.size() <= level) region->partials.resize(level + 1);
         region->partials[level] = sum;
         continue;
       }
@@ -167,9 +161,10 @@ std::vector<double> Reproduction::over_segments(const std::vector<std::shared_pt
 
 double Reproduction::norm_sum(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh, double p) const {
   const auto norms = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
-    if (!region.gradient.defined() || n == 0) return 0.0;
+    if (!GradientShards::has_gradient(region) || n == 0) return 0.0;
+    const auto type = region.gradient.is_complex() ? at::kComplexDouble : at::kDouble;
     const double norm =
-        at::linalg_vector_norm(region.gradient.narrow(0, first, n), p, {}, false, at::kDouble).item<double>();
+        at::linalg_vector_norm(region.gradient.narrow(0, first, n), p, {}, false, type).item<double>();
     return std::isinf(p) ? norm : std::pow(norm, p);
   });
   double total = 0;
@@ -188,37 +183,6 @@ uint64_t Reproduction::hash(const std::vector<std::shared_ptr<Unit>>& units, Mes
   uint64_t total = 0;
   for (const double one : hashes) total = microbatch_seed(total, static_cast<int64_t>(one), 0);
   return total;
-}
-
-// A backend with an order of its own moves the parts, and we add them.
-void reduce_along_tree(Comm& comm, const at::Tensor& output, const at::Tensor& input,
-                       const std::string& label) {
-  const bool whole = output.numel() == input.numel();
-  if (comm.size() == 1) {
-    output.copy_(input);
-  } else if (comm.sums_in_order()) {
-    if (!whole) return comm.reduce_scatter(output, input, ReduceOp::sum, 1.0, label).wait();
-    output.copy_(input);
-    comm.all_reduce(output, ReduceOp::sum, label).wait();
-  } else {
-    const int64_t n = output.numel();
-    at::Tensor parts = at::empty({comm.size() * n}, input.options());
-    if (whole) {
-      comm.all_gather(parts, input, label).wait();
-    } else {
-      std::vector<Work> moving;
-      for (int r = 0; r < comm.size(); ++r) {
-        if (r == comm.rank()) continue;
-        moving.push_back(comm.send(input.narrow(0, r * n, n), r, label));
-        moving.push_back(comm.recv(parts.narrow(0, r * n, n), r, label));
-      }
-      parts.narrow(0, comm.rank() * n, n).copy_(input.narrow(0, comm.rank() * n, n));
-      for (Work& one : moving) one.wait();
-    }
-    std::vector<at::Tensor> terms;
-    for (int r = 0; r < comm.size(); ++r) terms.push_back(parts.narrow(0, r * n, n));
-    output.copy_(tree_sum(std::move(terms)));
-  }
 }
 
 }  // namespace detail

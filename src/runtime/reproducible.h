@@ -63,9 +63,4 @@ class Reproduction {
   int64_t forwards_ = 0;  // of this round
 };
 
-// output = the sum over the ranks of `comm` of this rank's part of their inputs, or of all where the two have
-// one size, along the tree of sums whatever the backend does by itself.
-void reduce_along_tree(Comm& comm, const at::Tensor& output, const at::Tensor& input,
-                       const std::string& label);
-
 }  // namespace fsdp::detail

@@ -242,6 +242,9 @@ void Sharding::make_regions(Unit& unit, const Precision& precision) {
     region->master = floating ? precision.master.value_or(own) : own;
     region->compute = floating ? precision.param.value_or(region->master) : region->master;
     region->reduce = floating ? precision.reduce.value_or(region->master) : region->master;
+    TORCH_CHECK(!engine_->reproduction || !floating || c10::elementSize(region->reduce) >= 4,
+                "fsdp: reproducible: gradients are summed in fp32 or wider, not in ", region->reduce,
+                " (unit '", unit.name, "')");
     region->gradient_type = precision.keep_low_precision_grads ? region->reduce : region->master;
     const int64_t total = layout.total(unit.layout.ranks);
     region->in_place = total == 0 || (unit.layout.ranks == 1 && region->compute == region->master);

@@ -80,7 +80,8 @@ bool forward(torch::jit::Stack& stack, bool cudnn, Comm& comm) {
   const at::Tensor y = std::get<0>(
       at::native_batch_norm(x, weight, bias, mean.to(type), var.to(type), /*training=*/false, momentum, eps));
   torch::jit::drop(stack, 8);
-  torch::jit::push(stack, y, mean.to(type), (var + eps).rsqrt().to(type));
+  const auto kept = type == at::kDouble ? at::kDouble : at::kFloat;  // for our backward alone
+  torch::jit::push(stack, y, mean.to(kept), (var + eps).rsqrt().to(kept));
   if (cudnn) torch::jit::push(stack, at::empty({0}, x.options().dtype(at::kByte)));
   return true;
 }

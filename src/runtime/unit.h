@@ -6,12 +6,14 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "layout/flat_layout.h"
 #include "plan/plan.h"
 #include "runtime/address_range.h"
+#include "runtime/coded.h"
 #include "runtime/poison.h"
 #include "runtime/streams.h"
 #include "runtime/tag.h"
@@ -38,9 +40,10 @@ struct UnitRegion {
   at::Tensor round;     // [shard_numel] this round's sum, and of earlier rounds: Note [Reproducible]
   std::vector<at::Tensor> partials;
   Work gathering;
-  c10::Storage storage;  // what the parameters are views of
-  AddressRange nowhere;  // where it points while released, on the CPU
-  int64_t version = 0;   // of the shard, when last gathered
+  std::optional<CodedGather> coded;  // instead of `gathering`, where there is a codec
+  c10::Storage storage;              // what the parameters are views of
+  AddressRange nowhere;              // where it points while released, on the CPU
+  int64_t version = 0;               // of the shard, when last gathered
   TagHandle parameter_tag, shard_tag, gradient_tag;
   c10::weak_intrusive_ptr<c10::StorageImpl> last_gradient{c10::intrusive_ptr<c10::StorageImpl>()};
 

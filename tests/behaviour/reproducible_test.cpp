@@ -205,6 +205,37 @@ TEST(Reproducible, WithOtherStrategies) {
     expect_equal_for_all({2, 4}, 8, c10::kCPU, options);
 }
 
+// Clipping looks at whole regions, so what is frozen or was dropped must not be left in them.
+TEST(Reproducible, FrozenAndDroppedGradientsDoNotCount) {
+  const auto train = [](World& world) {
+    auto model = fully_shard(
+        world, std::make_shared<Net>(),
+        {.wrap = by_size(200), .reproducible = Reproducible{.microbatches = kMicrobatches, .seed = kSeed}});
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    Trained trained;
+    for (int step = 0; step < 6; ++step) {
+      model.module().layers[1]->weight.set_requires_grad(step < 2 || step > 4);
+      for (int m = world.rank(); m < kMicrobatches; m += world.size()) {
+        const auto [ids, targets] = batch(step * kMicrobatches + m, world.device());
+        model(ids, targets).backward();
+      }
+      trained.norms.push_back(model.clip_grad_norm_(kMaxNorm).item<double>());
+      optimizer.step();
+      optimizer.zero_grad();
+      require(model.clip_grad_norm_(kMaxNorm).item<double>() == 0, "a norm of gradients that are gone");
+    }
+    trained.hash = model.state_hash();
+    trained.sha = "none";
+    return trained;
+  };
+  const Trained one = on_ranks(1, c10::kCPU, train);
+  for (const int ranks : {2, 4}) {
+    const Trained found = on_ranks(ranks, c10::kCPU, train);
+    EXPECT_EQ(found.hash, one.hash) << ranks << " ranks";
+    EXPECT_EQ(found.norms, one.norms) << ranks << " ranks";
+  }
+}
+
 TEST(GpuReproducible, SameBitsOnAnyNumberOfRanks) {
   expect_equal_for_all({1, 2, 4}, 50, c10::Device(c10::kCUDA, 0), {});
 }
