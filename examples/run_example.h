@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 
 namespace examples {
 
@@ -18,7 +19,7 @@ inline int usage(const char* program) {
   return 2;
 }
 
-inline int run_example(int argc, char** argv, void (*rank)(fsdp::World&)) {
+inline int run_example(int argc, char** argv, const std::function<void(fsdp::World&)>& rank) {
   const bool start_ranks = argc == 3 && std::strcmp(argv[1], "--ranks") == 0;
   const int ranks = start_ranks ? std::atoi(argv[2]) : 0;
   if (argc != 1 && ranks < 1) return usage(argv[0]);

@@ -11,22 +11,28 @@ namespace fsdp {
 
 namespace detail {
 
+// `value` with its floating tensors cast, also those inside lists, tuples and dictionaries.
+c10::IValue cast_inside(const InputCast& cast, const c10::IValue& value);
+
 template <>
 struct Caster<c10::IValue> {
   static constexpr bool kCasts = true;
   template <class Fn>
   static void each(const c10::IValue& value, Fn fn) {
-    if (value.isTensor()) fn(value.toTensor());
+    value.visit([&](const c10::IValue& inner) {
+      if (inner.isTensor()) fn(inner.toTensor());
+      return false;
+    });
   }
   static c10::IValue apply(const InputCast& cast, const c10::IValue& value) {
-    return value.isTensor() ? c10::IValue(cast_floating(value.toTensor(), cast.to)) : value;
+    return cast_inside(cast, value);
   }
 };
 
 // A module whose parameters, buffers and children are those of the script, under the same names.
 std::shared_ptr<torch::nn::Module> mirror_script(const torch::jit::Module& script);
-// A method of the script, as it is written: a compiler would hide the parameters an operator reads.
-c10::IValue run_script(torch::jit::Module& script, const std::string& method,
+// A method of the script. See Note [Scripts as they are written].
+c10::IValue run_script(Engine& engine, const torch::jit::Module& script, const std::string& method,
                        std::vector<c10::IValue> inputs);
 
 }  // namespace detail
@@ -40,7 +46,8 @@ class Sharded<torch::jit::Module> : public ShardedModel {
 
   torch::jit::Module& module() { return module_; }
 
-  // forward(args...), with parameters gathered as they are used.
+  // forward(args...), with parameters gathered as they are used. What fork() starts runs at once, in the
+  // order of the script.
   template <class... Args>
   c10::IValue operator()(const Args&... args) {
     return run_method("forward", args...);
@@ -51,9 +58,10 @@ class Sharded<torch::jit::Module> : public ShardedModel {
     return detail::call(
         *engine_,
         [&](const detail::InputCast& cast) {
-          return detail::run_script(module_, method, {c10::IValue(detail::cast_argument(cast, args))...});
+          return detail::run_script(*engine_, module_, method,
+                                    {detail::cast_argument(cast, c10::IValue(args))...});
         },
-        detail::fingerprint(args...));
+        detail::fingerprint(c10::IValue(args)...));
   }
 
  private:

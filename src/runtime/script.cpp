@@ -1,6 +1,8 @@
 #include <fsdp/script.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 
+#include "runtime/engine.h"
+
 namespace fsdp {
 
 namespace detail {
@@ -16,17 +18,17 @@ std::string class_name(const torch::jit::Module& script) {
 class ScriptMirror : public torch::nn::Module {
  public:
   explicit ScriptMirror(torch::jit::Module script) : Module(class_name(script)), script_(std::move(script)) {
+    Module::train(script_.is_training());  // before there are children: each has a mode of its own
     for (const auto& item : script_.named_parameters(/*recurse=*/false))
       register_parameter(item.name, item.value, item.value.requires_grad());
     for (const auto& item : script_.named_buffers(/*recurse=*/false)) register_buffer(item.name, item.value);
     for (const auto& item : script_.named_children())
       register_module(item.name, std::make_shared<ScriptMirror>(item.value));
-    Module::train(script_.hasattr("training") && script_.is_training());
   }
 
   void train(bool on) override {
     Module::train(on);
-    if (script_.hasattr("training")) script_.train(on);
+    if (script_.hasattr("training")) script_.setattr("training", on);
   }
 
  private:
@@ -39,10 +41,47 @@ std::shared_ptr<torch::nn::Module> mirror_script(const torch::jit::Module& scrip
   return std::make_shared<ScriptMirror>(script);
 }
 
-c10::IValue run_script(torch::jit::Module& script, const std::string& method,
+c10::IValue cast_inside(const InputCast& cast, const c10::IValue& value) {
+  if (!cast.to) return value;
+  if (value.isTensor()) return cast_floating(value.toTensor(), cast.to);
+  if (value.isTuple()) {
+    std::vector<c10::IValue> elements;
+    for (const auto& element : value.toTupleRef().elements()) elements.push_back(cast_inside(cast, element));
+    return c10::ivalue::Tuple::createNamed(std::move(elements), value.toTupleRef().type());
+  }
+  if (value.isList()) {
+    auto list = value.toList().copy();
+    for (size_t i = 0; i < list.size(); ++i) list.set(i, cast_inside(cast, list.get(i)));
+    return list;
+  }
+  if (value.isGenericDict()) {
+    auto dict = value.toGenericDict().copy();
+    for (const auto& item : dict) item.setValue(cast_inside(cast, item.value()));
+    return dict;
+  }
+  return value;
+}
+
+// Note [Scripts as they are written]
+//
+// The interpreter runs a script operator by operator, so that the observer sees each: compiled, operators
+// would become part of larger ones that hide which parameters they read. What fork() starts would run on
+// threads, and ranks would gather in different orders: here it runs where it is started. The interpreter
+// tells an error by its text only; one of ours is thrown as what it was.
+c10::IValue run_script(Engine& engine, const torch::jit::Module& script, const std::string& method,
                        std::vector<c10::IValue> inputs) {
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);
-  return script.get_method(method)(std::move(inputs));
+  const Engine& model = current(engine.shared_from_this());
+  const std::exception_ptr before = model.last_error();
+  try {
+    const auto done =
+        script.get_method(method).run_async(std::move(inputs), {}, [](const auto& task) { task(); });
+    done->waitAndThrow();
+    return done->value();
+  } catch (const std::exception&) {
+    if (model.last_error() != before) std::rethrow_exception(model.last_error());
+    throw;
+  }
 }
 
 }  // namespace detail

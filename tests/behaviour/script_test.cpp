@@ -1,7 +1,12 @@
 // Promise: TorchScript models shard and train as they are.
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/frontend/resolver.h>
+#include <torch/csrc/jit/frontend/sugared_value.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "support/ranks.h"
 #include "support/training.h"
@@ -123,6 +128,137 @@ TEST(Script, OtherMethodsEvalAndPrecision) {
       refused = std::string(error.what()).find("is sharded") != std::string::npos;
     }
     require(refused, "the script itself is refused");
+  });
+}
+
+TEST(Script, EveryModuleKeepsItsMode) {
+  run_ranks(2, [](World& world) {
+    auto script = make_script();
+    auto norm = make_block("Norm", 12);
+    norm.register_attribute("training", c10::BoolType::get(), false);
+    script.register_module("norm", norm);
+    auto model = fully_shard(world, script);
+    require(model.is_training() && script.is_training(), "the script trains");
+    require(!norm.is_training(), "a module in eval mode stays so");
+    model.train();
+    require(norm.is_training(), "train() reaches it");
+    require(fully_shard(world, make_block("Block", 4)).is_training(), "a script without a mode trains");
+  });
+}
+
+// Python's frontend knows fork(), LibTorch's has to be told.
+struct WithFork : torch::jit::NativeResolver {
+  std::shared_ptr<torch::jit::SugaredValue> resolveValue(const std::string& name,
+                                                         torch::jit::GraphFunction& in,
+                                                         const torch::jit::SourceRange& at) override {
+    if (name == "fork") return torch::jit::SpecialFormValue::create(torch::jit::prim::fork);
+    return NativeResolver::resolveValue(name, in, at);
+  }
+};
+
+torch::jit::Module make_fork() {
+  const SeededHere seeded(22);
+  torch::jit::Module root("Fork");
+  std::string forks, sum = "x";
+  for (const std::string name : {"a", "b", "c", "d"}) {
+    root.register_module(name, make_block("Block", 12));
+    forks += "        f_" + name + " = fork(self." + name + ".forward, x)\n";
+    sum += " + torch.wait(f_" + name + ")";
+  }
+  root.define("    def forward(self, x):\n" + forks + "        return " + sum + "\n",
+              std::make_shared<WithFork>());
+  for (auto parameter : root.parameters()) parameter.set_requires_grad(true);
+  return root;
+}
+
+// On threads, ranks would gather the blocks in different orders.
+TEST(Script, ForksRunInTheOrderOfTheScript) {
+  run_ranks(4, [](World& world) {
+    auto model = fully_shard(world, make_fork(), {.wrap = by_type_name({"Block"})});
+    for (int step = 0; step < 10; ++step) {
+      const auto x = batch(step * world.size() + world.rank()).first;
+      const auto result = model(x).toTensor();
+      const bool same = at::equal(result, make_fork().forward({x}).toTensor());
+      require(same, "the same values as the plain script");
+      result.sum().backward();
+      model.zero_grad();
+    }
+  });
+}
+
+TEST(Script, TensorsInsideContainersAreCast) {
+  run_ranks(2, [](World& world) {
+    auto script = make_block("Block", 12);
+    script.define(R"(
+      def nested(self, xs: List[Tensor], named: Dict[str, Tensor], pair: Tuple[Tensor, int]):
+          y = torch.matmul(xs[0] + named["x"] + pair[0], self.weight)
+          return [y, y], {"y": y}, (y, xs[1], pair[1])
+    )");
+    auto precision = bf16();
+    precision.output = at::kFloat;
+    auto model = fully_shard(world, script, {.precision = precision});
+    const auto x = batch(world.rank()).first;
+    c10::Dict<std::string, at::Tensor> named;
+    named.insert("x", x);
+    const std::vector<at::Tensor> xs = {x, at::arange(3)};
+    const auto result = model.run_method("nested", xs, named, std::make_tuple(x, 7)).toTuple()->elements();
+    require(result[0].toTensorVector().at(1).scalar_type() == at::kFloat, "a list comes out in float");
+    require(result[1].toGenericDict().at("y").toTensor().scalar_type() == at::kFloat, "and a dictionary");
+    const auto& inner = result[2].toTupleRef().elements();
+    require(inner[0].toTensor().scalar_type() == at::kFloat, "and a tuple inside");
+    require(inner[1].toTensor().scalar_type() == at::kLong && inner[2].toInt() == 7, "the rest as it is");
+    require(xs[0].scalar_type() == at::kFloat, "the caller's list is the caller's");
+  });
+}
+
+TEST(Script, ErrorsAreThrownAsWhatTheyAre) {
+  run_ranks(2, [](World& world) {
+    auto script = make_block("Block", 12);
+    script.define(R"(
+      def write(self, x):
+          self.bias.detach().add_(1)
+          return x
+
+      def wrong(self, x):
+          return torch.matmul(x, x)
+    )");
+    auto model = fully_shard(world, script);
+    const auto x = batch(world.rank()).first;
+    std::string said;
+    try {
+      model.run_method("write", x);
+    } catch (const c10::Error& error) {
+      said = error.what();
+    }
+    require(said.find("is written inside forward") != std::string::npos, "ours: " + said);
+    said.clear();
+    try {
+      model.run_method("wrong", x);
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    require(said.find("torch.matmul") != std::string::npos, "the script's own: " + said);
+  });
+}
+
+// A trained script goes back to PyTorch as a file.
+TEST(Script, SavedWholeItLoadsAndShardsAgain) {
+  const auto folder = std::filesystem::temp_directory_path();
+  run_ranks(2, [&](World& world) {
+    const auto path =
+        folder / ("fsdp_script_" + std::to_string(::getpid()) + "_" + std::to_string(world.rank()));
+    auto model = fully_shard(world, make_script(), {.wrap = by_type_name({"Block"})});
+    const auto [x, y] = batch(world.rank());
+    {
+      const auto whole = model.full_params();
+      model.module().save(path);
+    }
+    const auto loaded = torch::jit::load(path);
+    std::filesystem::remove(path);
+    const std::string different = difference(state_of_script(loaded), state_of_script(make_script()));
+    require(different.empty(), different);
+    auto again = fully_shard(world, loaded, {.wrap = by_type_name({"Block"})});
+    require(at::equal(again(x, y).toTensor(), model(x, y).toTensor()), "the same loss");
   });
 }
 
