@@ -36,8 +36,9 @@ struct Settings {
   std::string device = "cpu";
   std::string data;  // folder of start weights and tokens; empty: drawn here
   bool bf16 = false;
-  bool plain = false;    // the model alone, not sharded
-  bool capture = false;  // forward and backward as one CUDA graph
+  bool plain = false;         // the model alone, not sharded
+  bool capture = false;       // forward and backward as one CUDA graph
+  bool reproducible = false;  // the same bits for every number of ranks
 };
 
 struct Batch {
@@ -183,6 +184,12 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+const char* name_of(const Settings& settings) {
+  if (settings.plain) return "plain";
+  if (settings.capture) return "captured";
+  return settings.reproducible ? "reproducible" : "fsdp";
+}
+
 void print_line(const Settings& settings, int64_t params, const Figures& total) {
   const auto mean = [&](std::vector<double> values) {
     for (double& value : values) value /= settings.ranks;
@@ -190,9 +197,7 @@ void print_line(const Settings& settings, int64_t params, const Figures& total) 
   };
   const auto times = mean(total.milliseconds);
   const nlohmann::ordered_json line{{"bench", "step"},
-                                    {"impl", settings.plain     ? "plain"
-                                             : settings.capture ? "captured"
-                                                                : "fsdp"},
+                                    {"impl", name_of(settings)},
                                     {"device", settings.device},
                                     {"ranks", settings.ranks},
                                     {"params", params},
@@ -223,6 +228,7 @@ Figures train_sharded(const fsdp::World& world, const LlamaForCausalLM& llama, c
                       const Settings& settings, double pss_before) {
   fsdp::ShardOptions options;  // units: the blocks, the embedding, the head
   if (settings.bf16) options.precision = fsdp::bf16();
+  if (settings.reproducible) options.reproducible = fsdp::Reproducible{.microbatches = settings.ranks};
   auto model = fsdp::fully_shard(world, llama, options);
   fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(kLearningRate));
   if (!settings.capture) return train(model, optimizer, batch, settings, pss_before);
@@ -260,6 +266,7 @@ int main(int argc, char** argv) {
   app.add_flag("--bf16", settings.bf16, "compute in bf16, reduce and keep weights in fp32");
   app.add_flag("--capture", settings.capture,
                "forward and backward as one CUDA graph, from the fourth step on");
+  app.add_flag("--reproducible", settings.reproducible, "in reproducible mode, one microbatch per rank");
   app.add_flag("--plain", settings.plain, "the model alone on one rank, not sharded, in fp32");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -10,6 +10,7 @@ from .output import numbers, rounded
 from .programs import BenchError, say
 
 OURS = "fsdp"
+REPRODUCIBLE = "reproducible"  # ours, with the same bits for every number of ranks
 CAPTURED = "captured"  # ours, with forward and backward as a CUDA graph
 ROUNDS = 3
 WARMUP = 3
@@ -68,6 +69,7 @@ def cpu_cases(options):
     for ranks in options.ranks or CPU_RANKS:
         case = Case(str(ranks), ranks, SMALL, options)
         case.programs[OURS] = [ours]
+        case.programs[REPRODUCIBLE] = [ours, "--reproducible"]
         if not options.no_peers:
             for mode in ("fsdp2", "ddp"):
                 case.programs[mode] = peer(options) + ["--mode", mode]
@@ -87,6 +89,7 @@ def cuda_cases(options):
         mode = ["--device", "cuda", "--bf16"]
         case.programs[OURS] = [ours, *mode]
         case.programs[CAPTURED] = [ours, *mode, "--capture"]
+        case.programs[REPRODUCIBLE] = [ours, *mode, "--reproducible"]
         if not options.no_peers:
             case.programs["fsdp2"] = peer(options) + mode
         cases.append(case)
@@ -175,6 +178,7 @@ def summarize_cpu(runs, cases):
         "pss_vs_fsdp2": of("fsdp2", "pss_growth_kib"),
         "pss_vs_ddp": of("ddp", "pss_growth_kib"),
         "loss_diff": round(max(diffs), 9) if diffs else None,
+        "reproducible_vs_ours": {c.key: runs.ratio(c.key, OURS, "times_ms", REPRODUCIBLE) for c in cases},
         "w1_vs_fsdp2": runs.ratio("1", "fsdp2", "times_ms"),
         "w1_vs_plain": runs.ratio("1", "plain", "times_ms"),
     }
@@ -204,6 +208,7 @@ def summarize_cuda(runs, cases):
         "vs_fsdp2": of("times_ms"),
         "memory_vs_fsdp2": of("peak_gib"),
         "captured_vs_fsdp2": of("times_ms", CAPTURED),
+        "reproducible_vs_ours": {c.key: runs.ratio(c.key, OURS, "times_ms", REPRODUCIBLE) for c in cases},
         "captured_memory_vs_fsdp2": of("peak_gib", CAPTURED),
     }
     return summary, list(missed_cuda(runs, cases, summary))

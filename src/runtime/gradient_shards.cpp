@@ -100,9 +100,12 @@ void GradientShards::reduce_in_order(UnitRegion& region, const std::vector<bool>
   const Unit& unit = *region.unit;
   const at::Tensor buffer = std::exchange(region.buffer, at::Tensor());
   if (buffer.numel() > 0) {
-    const at::Tensor sum = at::empty({region.layout.shard_numel}, buffer.options());
-    reduce_along_tree(unit.layout.ranks > 1 ? mesh_.row : mesh_.all, as_reals(sum), as_reals(buffer),
-                      unit.name);
+    at::Tensor sum = buffer;  // alone, it is the sum
+    if (mesh_.all.size() > 1) {
+      sum = at::empty({region.layout.shard_numel}, buffer.options());
+      reduce_along_tree(unit.layout.ranks > 1 ? mesh_.row : mesh_.all, as_reals(sum), as_reals(buffer),
+                        unit.name);
+    }
     if (unit.layout.ranks > 1 && mesh_.column)
       reduce_along_tree(*mesh_.column, as_reals(sum), as_reals(sum.clone()), unit.name);
     Reproduction::add(region, sum);

@@ -121,7 +121,7 @@ void Gradients::open(Unit& unit, const Reduction* planned) {
 
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
-  if (unit.layout.ranks == 1 && region.reduce == region.gradient_type &&
+  if (unit.layout.ranks == 1 && region.reduce == region.gradient_type && reproduction_ == nullptr &&
       !GradientShards::has_gradient(region)) {
     shards_.make(region);
     return region.gradient;

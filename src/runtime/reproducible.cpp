@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 
 #include <bit>
@@ -115,7 +117,7 @@ bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units,
       if (!sum.defined())
         region->gradient.zero_();
       else
-        region->gradient.copy_(sum).mul_(average_ ? 1.0 / options_.microbatches : 1.0);
+        at::mul_out(region->gradient, sum, at::scalar_tensor(average_ ? 1.0 / options_.microbatches : 1.0));
     }
   }
   forwards_ = 0;

@@ -44,9 +44,11 @@ TEST_P(GpuParity, FollowsThePlainLoop) {
         plain->to(world.device());
         const auto compute = one.bf16 ? at::kBFloat16 : at::kFloat;
         const State wanted = train_plain(*plain, one.ranks, kSteps, Optim::sgd, compute);
-        auto model = fully_shard(
-            world, make_learner(one.learner),
-            {.wrap = by_size(200), .strategy = one.strategy, .precision = one.bf16 ? bf16() : fp32()});
+        auto model = fully_shard(world, make_learner(one.learner),
+                                 {.wrap = by_size(200),
+                                  .strategy = one.strategy,
+                                  .precision = one.bf16 ? bf16() : fp32(),
+                                  .shard_size = one.strategy == Strategy::hybrid_shard ? 2 : 0});
         train_sharded(model, world, kSteps, Optim::sgd);
         const double found = drift(state_of(model), wanted);
         require(found <= (one.bf16 ? 2e-3 : 1e-5), "drift " + std::to_string(found));
@@ -62,6 +64,7 @@ std::vector<GpuCase> gpu_cases() {
         for (const bool bf16 : {false, true})
           if (strategy == Strategy::full_shard || std::string(learner) == "gpt2")
             cases.push_back({learner, ranks, strategy, bf16});
+  for (const bool bf16 : {false, true}) cases.push_back({"gpt2", 4, Strategy::hybrid_shard, bf16});
   for (const char* learner : {"convnet", "lstm", "lstm_in_one_piece", "frozen", "llama_tied"})
     for (const int ranks : {1, 2}) cases.push_back({learner, ranks, Strategy::full_shard, false});
   return cases;
