@@ -29,6 +29,12 @@ bool same_kind(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && a.device() == b.device();
 }
 
+std::vector<bool> trainable(const Engine& engine) {
+  std::vector<bool> which;
+  for (const UnitParam* param : engine.params) which.push_back(param->tensor.requires_grad());
+  return which;
+}
+
 // While it lives, `side` is the current stream, and ordered after and before the one that was.
 class Aside {
  public:
@@ -66,6 +72,7 @@ struct CapturedStep::State {
   bool moved = false;                 // parameters' last nodes are on it
   std::unique_ptr<DeviceGraph> graph;
   std::vector<at::Tensor> inputs;
+  std::vector<bool> trained;  // which parameters were not frozen then
   at::Tensor loss;
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of each slice that has one
   std::vector<at::Tensor> memory;                            // used by the recorded work, and not in its pool
@@ -81,8 +88,8 @@ bool CapturedStep::State::usual(const std::vector<at::Tensor>& given) const {
   if (!possible || current(model.engine()).reproduction || !at::GradMode::is_enabled() ||
       !model.is_training() || current(model.engine()).kept_back())
     return true;
-  if (graph &&
-      (given.size() != inputs.size() || !std::equal(given.begin(), given.end(), inputs.begin(), same_kind)))
+  if (graph && (trained != trainable(current(model.engine())) || given.size() != inputs.size() ||
+                !std::equal(given.begin(), given.end(), inputs.begin(), same_kind)))
     return true;
   const auto slices = model.parameters();
   return std::any_of(slices.begin(), slices.end(),
@@ -116,6 +123,7 @@ void CapturedStep::State::record(const std::vector<at::Tensor>& given, const For
   for (const at::Tensor& slice : model.parameters())
     if (slice.grad().defined()) gradients.emplace_back(slice, slice.grad());
   memory = engine.step_memory();
+  trained = trainable(engine);
 }
 
 at::Tensor CapturedStep::State::replay(const std::vector<at::Tensor>& given) {

@@ -346,6 +346,7 @@ void Gradients::abandon() {
   const Quiet quiet;
   copy_waiting();
   drop();
+  if (reproduction_ != nullptr) reproduction_->drop_round(units_);
   surprised_ = false;
   shards_.drop_pending();
 }

@@ -126,14 +126,19 @@ bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units,
   return last;
 }
 
-void Reproduction::restart(const std::vector<std::shared_ptr<Unit>>& units) {
-  round_ = 0;
+void Reproduction::drop_round(const std::vector<std::shared_ptr<Unit>>& units) {
   forwards_ = 0;
   for (const auto& unit : units)
-    for (const auto& region : unit->regions) {
-      region->round = at::Tensor();
-      region->partials.clear();
-    }
+    for (const auto& region : unit->regions) region->round = at::Tensor();
+}
+
+void Reproduction::restart(const std::vector<std::shared_ptr<Unit>>& units) {
+  drop_round(units);
+  round_ = 0;
+  for (const auto& unit : units) {
+    for (const auto& region : unit->regions) region->partials.clear();
+    for (const auto& param : unit->params) param->touched = false;
+  }
 }
 
 // value(region, first element, elements) of every segment, by unit, region and segment. A unit that is whole

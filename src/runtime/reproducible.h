@@ -38,6 +38,8 @@ class Reproduction {
   // regions' gradient shards, which `make` makes.
   bool end_round(const std::vector<std::shared_ptr<Unit>>& units,
                  const std::function<void(UnitRegion&)>& make);
+  // A backward failed: what it left of this round is dropped, and the round starts again.
+  void drop_round(const std::vector<std::shared_ptr<Unit>>& units);
   // Gradients so far are dropped; the step starts again.
   void restart(const std::vector<std::shared_ptr<Unit>>& units);
   // Microbatches of this step that are done, over all ranks.

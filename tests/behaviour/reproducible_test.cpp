@@ -236,6 +236,39 @@ TEST(Reproducible, FrozenAndDroppedGradientsDoNotCount) {
   }
 }
 
+// A microbatch that fails leaves nothing in the sums, nor in the random numbers.
+TEST(Reproducible, AFailedBackwardIsDoneAgain) {
+  const auto train = [](World& world, bool fails) {
+    auto model = fully_shard(world, std::make_shared<Net>(),
+                             {.wrap = by_size(200),
+                              .check_gradients = true,
+                              .reproducible = Reproducible{.microbatches = kMicrobatches, .seed = kSeed}});
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    bool failed = false;
+    for (int step = 0; step < 3; ++step) {
+      for (int m = world.rank(); m < kMicrobatches; m += world.size()) {
+        const auto [ids, targets] = batch(step * kMicrobatches + m, world.device());
+        if (fails && step == 1 && m / world.size() == 1) {
+          try {
+            (model(ids, targets) * std::numeric_limits<float>::infinity()).backward();
+          } catch (const c10::Error&) {
+            failed = true;
+          }
+        }
+        model(ids, targets).backward();
+      }
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    require(failed == fails, "fails");
+    return Trained{"none", model.state_hash(), {}};
+  };
+  const auto on_two = [&](bool fails) {
+    return on_ranks(2, c10::kCPU, [&](World& world) { return train(world, fails); }).hash;
+  };
+  EXPECT_EQ(on_two(true), on_two(false));
+}
+
 TEST(GpuReproducible, SameBitsOnAnyNumberOfRanks) {
   expect_equal_for_all({1, 2, 4}, 50, c10::Device(c10::kCUDA, 0), {});
 }
