@@ -31,6 +31,28 @@ def our_program(folder, name):
     return path
 
 
+def build_commit(commit, name):
+    """Our program as it was at `commit`, built in a tree of its own under build/before."""
+    name_commit = ["git", "-C", ROOT, "rev-parse", "--short", "--verify", "--quiet", commit + "^{commit}"]
+    found = subprocess.run(name_commit, capture_output=True, text=True)
+    if found.returncode != 0:
+        raise BenchError(f"there is no commit {commit}")
+    tree = ROOT / "build" / "before" / found.stdout.strip()
+    log = tree.with_suffix(".log")
+    steps = [["cmake", "--preset", "release"], ["cmake", "--build", "build/release", "--target", name]]
+    if not tree.exists():
+        tree.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["git", "-C", ROOT, "worktree", "prune"], check=True)
+        subprocess.run(["git", "-C", ROOT, "worktree", "add", "--quiet", "--detach", tree, commit], check=True)
+        (tree / ".venv").symlink_to(ROOT / ".venv")
+    with open(log, "w") as out:
+        for step in steps:
+            say(f"bench/run: {commit}: {' '.join(step)}")
+            if subprocess.run(step, cwd=tree, stdout=out, stderr=out).returncode != 0:
+                raise BenchError(f"{commit} does not build: see {log}")
+    return tree / "build" / "release" / "bin" / name
+
+
 def has_torch(python):
     try:
         return subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0

@@ -12,6 +12,7 @@ from .programs import BenchError, say
 OURS = "fsdp"
 REPRODUCIBLE = "reproducible"  # ours, with the same bits for every number of ranks
 CAPTURED = "captured"  # ours, with forward and backward as a CUDA graph
+BEFORE = "before"  # ours, as of an earlier commit
 ROUNDS = 3
 WARMUP = 3
 CPU_RANKS = (1, 2, 4)
@@ -40,6 +41,7 @@ def add_options(parser):
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each program runs")
     parser.add_argument("--steps", type=int, help="timed steps of each run, by default 15 (134M: 60)")
     parser.add_argument("--warmup", type=int, default=WARMUP)
+    parser.add_argument("--before", metavar="COMMIT", help="ours as of this commit too, built first; cpu only")
     output.add_options(parser, "step_bench")
 
 
@@ -57,18 +59,21 @@ class Case:
 
     def run(self, impl):
         lines = programs.run(impl, self.programs[impl] + self.words(), timeout=600)
-        if len(lines) != 1 or lines[0]["impl"] != impl:
+        if len(lines) != 1 or lines[0]["impl"] != (OURS if impl == BEFORE else impl):
             raise BenchError(f"{impl} printed {len(lines)} lines where one was due")
         if not all(loss is not None and math.isfinite(loss) for loss in lines[0]["losses"]):
             raise BenchError(f"{impl} has a loss that is not finite: {lines[0]['losses']}")
-        return {"case": self.key} | lines[0]
+        return {"case": self.key} | lines[0] | {"impl": impl}
 
 
 def cpu_cases(options):
     ours, cases = programs.our_program(options.bin, "step_bench"), []
+    before = programs.build_commit(options.before, "step_bench") if options.before else None
     for ranks in options.ranks or CPU_RANKS:
         case = Case(str(ranks), ranks, SMALL, options)
         case.programs[OURS] = [ours]
+        if before:
+            case.programs[BEFORE] = [before]
         case.programs[REPRODUCIBLE] = [ours, "--reproducible"]
         if not options.no_peers:
             for mode in ("fsdp2", "ddp"):
@@ -80,6 +85,8 @@ def cpu_cases(options):
 
 
 def cuda_cases(options):
+    if options.before:
+        raise BenchError("--before compares on the CPU only")
     unknown = set(options.sizes or ()) - set(CUDA_SIZES)
     if unknown:
         raise BenchError(f"no size {', '.join(sorted(unknown))}; there are {', '.join(CUDA_SIZES)}")
@@ -179,6 +186,7 @@ def summarize_cpu(runs, cases):
         "pss_vs_ddp": of("ddp", "pss_growth_kib"),
         "loss_diff": round(max(diffs), 9) if diffs else None,
         "reproducible_vs_ours": {c.key: runs.ratio(c.key, OURS, "times_ms", REPRODUCIBLE) for c in cases},
+        "vs_before": {case.key: runs.ratio(case.key, BEFORE, "times_ms") for case in cases},
         "w1_vs_fsdp2": runs.ratio("1", "fsdp2", "times_ms"),
         "w1_vs_plain": runs.ratio("1", "plain", "times_ms"),
     }

@@ -3,6 +3,10 @@
 
 #include <torch/optim/adamw.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 namespace fsdp {
 
 using AdamWOptions = torch::optim::AdamWOptions;
@@ -12,7 +16,16 @@ using AdamWOptions = torch::optim::AdamWOptions;
 class AdamW : public torch::optim::AdamW {
  public:
   using torch::optim::AdamW::AdamW;
+  // Moments are kept as `moments`, for example bf16, which halves their memory; the step itself is computed
+  // in the parameters' type.
+  AdamW(std::vector<torch::optim::OptimizerParamGroup> groups, AdamWOptions options, at::ScalarType moments)
+      : torch::optim::AdamW(std::move(groups), options), moments_(moments) {}
+  AdamW(std::vector<at::Tensor> params, AdamWOptions options, at::ScalarType moments)
+      : torch::optim::AdamW(std::move(params), options), moments_(moments) {}
   torch::Tensor step(LossClosure closure = nullptr) override;
+
+ private:
+  std::optional<at::ScalarType> moments_;
 };
 
 }  // namespace fsdp

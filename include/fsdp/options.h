@@ -83,6 +83,7 @@ WrapPolicy by_type() {
 // What one unit does otherwise than the model.
 struct UnitOptions {
   std::optional<bool> reshard_after_forward = {};
+  std::optional<int> reshard_group = {};
   std::optional<Precision> precision = {};
 };
 
@@ -96,12 +97,20 @@ struct ShardOptions {
   int64_t replicate_below = 0;  // parameters with fewer elements stay whole; their gradients are all-reduced
   int64_t min_unit_bytes = 0;   // smaller neighbours are joined
   int64_t max_unit_bytes = 0;   // larger units are cut between parameters; 0: never
-  int shard_size = 0;           // of hybrid strategies: ranks of a row, consecutive; 0: the ranks of a host
+  // So many consecutive ranks keep a unit between them from forward to backward, and gather it among
+  // themselves then: a divisor of the ranks it is sharded over. 0: as the strategy says; 1: every rank keeps
+  // all.
+  int reshard_group = 0;
+  int shard_size = 0;  // of hybrid strategies: ranks of a row, consecutive; 0: the ranks of a host
   ReduceOp gradients = ReduceOp::average;  // over ranks
   int limit_all_gathers = 2;               // units gathered at once; 0: no limit
   bool sync_module_states = true;          // parameters and buffers start as rank 0's
   bool sync_batchnorm = false;   // BatchNorm layers with parameters take their statistics over all ranks
   bool check_gradients = false;  // a gradient that is not finite is thrown, with its rank and parameter
+  // After every so many backwards ranks compare parameters of which they hold copies (no_shard,
+  // replicate_below, rows of a hybrid strategy): one that differs is thrown, with rank and unit. In
+  // reproducible mode rank 0 logs state_hash() as well. 0: never.
+  int check_copies_every = 0;
   std::optional<Reproducible> reproducible = {};
   std::shared_ptr<const Codec> gather_codec = {};  // of shards on their way; none: cast to `precision.param`
   std::shared_ptr<const Codec> reduce_codec =

@@ -17,6 +17,11 @@ class Engine;
 struct Unit;
 }  // namespace detail
 
+enum class BufferSync : uint8_t {
+  broadcast,  // all become rank 0's
+  average,    // floating ones the average over the ranks; others rank 0's
+};
+
 // While it lives, a parameter of a sharded model (or a view of one) is gathered and stays where it is: for
 // kernels that take data_ptr(). Only inside a call of the model or a backward; other tensors pass.
 class [[nodiscard]] Use {
@@ -104,6 +109,10 @@ class ShardedModel {
   void set_step(int64_t step);
   // The last error this model met, also where the caller did not see it; null: none.
   std::exception_ptr last_error() const;
+
+  // Makes the module's buffers the same on all ranks. Sharding does so at the start only; BatchNorm's running
+  // statistics, for example, are then each rank's own. Collective.
+  void sync_buffers(BufferSync how = BufferSync::broadcast);
 
   void train(bool on = true);
   void eval() { train(false); }

@@ -32,6 +32,8 @@ struct InitOptions {
   std::optional<int> master_port = {};
   std::optional<c10::Device> device = {};  // default: cuda:(local_rank % visible) when there is one, else cpu
   std::chrono::milliseconds timeout{60000};  // for all ranks to meet
+  // On the CPU: memory that tensors give up is kept for the next step instead of going back to the system.
+  bool keep_host_memory = true;
 };
 
 // One process of the run, as every rank knows it.

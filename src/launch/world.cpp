@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/host_pool.h"
 #include "base/log.h"
 #include "launch/enter.h"
 #include "launch/rendezvous.h"
@@ -50,6 +51,7 @@ World enter(const Identity& me, StorePtr store, const InitOptions& options) {
   state->local_size =
       me.local_size.value_or(static_cast<int>(std::count_if(state->peers.begin(), state->peers.end(), here)));
   state->device = choose_device(options.device, state->local_rank);
+  if (options.keep_host_memory && state->device.is_cpu()) use_host_pool();
   return World(std::move(state));
 }
 

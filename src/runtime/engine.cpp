@@ -9,7 +9,9 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "runtime/checks.h"
+#include "runtime/copies.h"
 #include "runtime/quiet.h"
 
 namespace fsdp::detail {
@@ -145,6 +147,7 @@ void Engine::begin_cycle(Mode mode) {
 void Engine::end_cycle() {
   if (!std::exchange(in_cycle_, false)) return;
   executor_.release_all();
+  for (const auto& unit : units) executor_.drop_part(*unit);
   if (!schedule_.worth_planning() || (mode_ == Mode::train && !(backward_seen_ && synced_))) return;
   adopt_plan(mode_);
 }
@@ -164,16 +167,24 @@ void Engine::adopt_plan(Mode mode) {
   for (const auto& [key, plan] : plans_) bytes = std::max(bytes, plan.slots.arena_bytes);
   if (first || bytes > executor_.arena_bytes()) executor_.reserve(bytes);
   if (!gradients_.alone()) gradients_.reserve(plans_[mode].buffer_bytes);
+  if (mode == Mode::train)
+    for (const auto& unit : units)
+      unit->read_backward =
+          std::any_of(schedule_.trace().begin(), schedule_.trace().end(), [&](const Access& access) {
+            return access == Access{unit->id, Phase::backward};
+          });
   note_memory();
 }
 
 bool Engine::may_read() const { return depth_ > 0 || graph_task() != -1; }
 
 void Engine::use(Unit& unit) {
-  if (aside_) return executor_.demand(unit);
   const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
+  executor_.enter_phase(phase, mode_ == Mode::train && !aside_);
+  if (aside_) return executor_.demand(unit);
   if (phase == Phase::backward) enter_task();
   if (unit.outside && unit.in_place()) return;  // always there: ranks may differ in whether they read it
+  unit.last_read = phase;
   const Access access{unit.id, phase};
   if (schedule_.current() != nullptr && *schedule_.current() == access) {
     return unit.state == UnitState::gathered ? executor_.read(unit) : executor_.demand(unit);
@@ -252,10 +263,21 @@ void Engine::finish_task() {
   mesh.check_order(/*now=*/!schedule_.following());
   gradients_.at_task_end();
   note_memory();
+  check_copies();
   if (!schedule_.following())
     executor_.release_all();
   else if (schedule_.at_end())
     executor_.follow(schedule_.after(), units);
+}
+
+void Engine::check_copies() {
+  if (options.check_copies_every == 0 || !gradients_.sync || ++backwards_ % options.check_copies_every != 0)
+    return;
+  compare_copies(units, mesh);
+  if (!reproduction) return;
+  const uint64_t hash = reproduction->hash(units, mesh);
+  if (world.rank() == 0)
+    log_info("step " + std::to_string(reproduction->step) + ": parameters have hash " + std::to_string(hash));
 }
 
 void Engine::before_accumulate(UnitParam& param) {
@@ -388,7 +410,10 @@ void Engine::absorb(Engine& inner) {
   inner.executor_.reserve(0);
   kept_back_ += inner.kept_back_;
   gradients_.sync = kept_back_ == 0;
-  for (auto& unit : inner.units) units.push_back(std::move(unit));
+  for (auto& unit : inner.units) {
+    if (unit->part) unit->part = mesh.part(unit->part->size());
+    units.push_back(std::move(unit));
+  }
   inner.units.clear();
   inner.params.clear();
 }

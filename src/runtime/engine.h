@@ -92,6 +92,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void end_task(int task);
   void finish_task();
   void drop_failed_task();
+  void check_copies();
   void check_module() const;
   void follow_requires_grad();
   void make_whole(Unit& unit, FullScope& scope);
@@ -124,6 +125,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   int next_scope_ = 0;
   int64_t captured_ = 0;  // gradients seen by the hook before AccumulateGrad and not after it
   int64_t peak_bytes_ = 0;
+  int64_t backwards_ = 0;  // that were reduced
 };
 
 // The model that has the units now.

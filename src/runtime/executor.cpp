@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -52,7 +53,7 @@ at::Tensor Executor::allocate(int64_t bytes) const {
 }
 
 int64_t Executor::overflow_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = kept_bytes_;
   for (const Unit* unit : resident_)
     if (unit->offset < 0) bytes += unit->slot_bytes();
   return bytes;
@@ -132,11 +133,54 @@ std::optional<int64_t> Executor::make_room(int64_t bytes) {
   return std::nullopt;
 }
 
+// Note [Parts of a row]
+// A unit with a reshard group is not given up after forward: each rank keeps the part of it that its group,
+// some consecutive ranks of the row, needs to put it together again, in the type it is computed in. Backward
+// then gathers inside the group: more memory, and no traffic beyond, say, a host. Whether it does depends
+// only on what the model did, never on what a rank holds, so ranks agree without asking. Where slots are
+// memory that all ranks of the row share, a group cannot fill one alone: it uses memory outside the arena.
+bool Executor::can_gather_from_part(const Unit& unit) const {
+  return unit.part && phase_ == Phase::backward &&
+         std::any_of(unit.regions.begin(), unit.regions.end(),
+                     [](const auto& region) { return region->kept.defined(); });
+}
+
+void Executor::keep_part(Unit& unit) {
+  if (!unit.part || !training_ || !unit.read_backward || unit.state != UnitState::gathered) return;
+  unit.readers.wait_for_others();
+  for (const auto& region : unit.regions) {
+    if (!region->slot.defined()) continue;
+    const int64_t n = region->slot.numel() / unit.part->size();
+    const at::Tensor part = region->slot.narrow(0, unit.part->rank() * n, n);
+    if (!region->kept.defined()) {
+      region->kept = at::empty_like(part);
+      kept_bytes_ += static_cast<int64_t>(part.nbytes());
+    }
+    region->kept.copy_(part);
+  }
+  readers_.join();
+}
+
+void Executor::drop_part(Unit& unit) {
+  for (const auto& region : unit.regions) {
+    if (!region->kept.defined()) continue;
+    kept_bytes_ -= static_cast<int64_t>(region->kept.nbytes());
+    region->kept = at::Tensor();
+  }
+}
+
+void Executor::enter_phase(Phase phase, bool training) {
+  phase_ = phase;
+  training_ = training;
+}
+
 void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   const Quiet quiet;
+  unit.from_part = can_gather_from_part(unit);
+  if (unit.from_part && device_.is_cpu()) offset.reset();
   at::Tensor memory = arena_;
   if (!offset)
-    memory = unit.layout.ranks > 1
+    memory = unit.layout.ranks > 1 && !unit.from_part
                  ? allocate(unit.slot_bytes())
                  : at::empty({unit.slot_bytes()}, at::TensorOptions().dtype(at::kByte).device(device_));
   readers_.wait_for_others();
@@ -151,6 +195,12 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
 }
 
 void Executor::gather_region(UnitRegion& region, const Unit& unit) {
+  if (unit.from_part) {
+    region.gathering =
+        Comm(*unit.part)
+            .all_gather(as_reals(region.slot), as_reals(region.kept), unit.name + " in its group");
+    return;
+  }
   if (unit.layout.ranks > 1 && codec_) {
     region.coded = start_gather(*comm_, *codec_, region.shard, unit.name);
     return;
@@ -204,13 +254,17 @@ void Executor::release(Unit& unit) {
   if (unit.state == UnitState::sharded || unit.in_place()) return;
   FSDP_ASSERT(unit.pins == 0);
   const Quiet quiet;
+  if (unit.last_read == Phase::forward)
+    keep_part(unit);
+  else
+    drop_part(unit);
   if (unit.offset < 0) unit.readers.wait_for_others();  // its memory goes back to the allocator
   unit.readers.clear();
   for (const auto& region : unit.regions) {
     if (!region->slot.defined()) continue;
     std::exchange(region->gathering, Work()).wait();
     region->coded.reset();
-    if (unit.layout.ranks > 1 && !codec_) comm_->release(as_reals(region->slot));
+    if (unit.layout.ranks > 1 && !codec_ && !unit.from_part) comm_->release(as_reals(region->slot));
     region->slot = at::Tensor();
   }
   unit.unbind();

@@ -28,10 +28,12 @@ class Executor {
   void reserve(int64_t bytes);
   const at::Tensor& arena() const { return arena_; }
   int64_t arena_bytes() const { return arena_.defined() ? arena_.numel() : 0; }
-  int64_t overflow_bytes() const;
+  int64_t overflow_bytes() const;  // of slots outside the arena, and kept in parts
   // The slots a model needs before its plan is known.
   static int64_t first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots);
 
+  // Where the model is; `training`: a backward is to come.
+  void enter_phase(Phase phase, bool training);
   // Does what is planned before a run. False, with nothing lost, when memory is not as the plan thought.
   bool follow(const std::vector<Instruction>& instructions, const std::vector<std::shared_ptr<Unit>>& units);
   // Makes `unit` readable now, in whatever memory there is.
@@ -40,6 +42,8 @@ class Executor {
   void read(Unit& unit);
   void release(Unit& unit);
   void release_all();
+  // What is kept of `unit` for a backward is not needed.
+  void drop_part(Unit& unit);
   // The current stream has waited for all that took part so far.
   void forget_streams() { readers_.clear(); }
   // Goes into the label of the next gather: ranks that went different ways read there how.
@@ -48,6 +52,8 @@ class Executor {
  private:
   void gather(Unit& unit, std::optional<int64_t> offset);
   void gather_region(UnitRegion& region, const Unit& unit);
+  bool can_gather_from_part(const Unit& unit) const;
+  void keep_part(Unit& unit);
   void use(Unit& unit);
   void finish_gathers(Unit& unit);
   // Decoded units are each rank's own; others lie in memory that ranks may share.
@@ -71,6 +77,9 @@ class Executor {
   };
   std::optional<Side> side_;
   StreamSet readers_;  // of any unit
+  Phase phase_ = Phase::forward;
+  bool training_ = false;
+  int64_t kept_bytes_ = 0;
   bool warned_ = false;
   std::string remark_;
 };

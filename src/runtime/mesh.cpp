@@ -36,18 +36,30 @@ Mesh make_mesh(const World& world, const ShardOptions& options) {
   return {all, row, all.split(world.rank() % size, "column")};
 }
 
+Comm Mesh::part(int ranks) {
+  TORCH_CHECK(ranks > 0 && row.size() % ranks == 0, "fsdp: reshard_group ", ranks, " does not divide the ",
+              row.size(), " ranks that a unit is sharded over");
+  if (ranks == row.size()) return row;
+  const auto known = parts.find(ranks);
+  if (known != parts.end()) return known->second;
+  return parts.emplace(ranks, row.split(row.rank() / ranks, "part of a row")).first->second;
+}
+
+std::vector<Comm> Mesh::groups() const {
+  std::vector<Comm> groups{all};
+  if (column) groups.insert(groups.end(), {row, *column});
+  for (const auto& [ranks, part] : parts) groups.push_back(part);
+  return groups;
+}
+
 void Mesh::check_order(bool now) {
-  all.check_order(now);
-  if (!column) return;
-  row.check_order(now);
-  column->check_order(now);
+  for (Comm group : groups()) group.check_order(now);
 }
 
 std::vector<OpStats> Mesh::stats() const {
-  std::vector<OpStats> total = all.stats();
-  if (!column) return total;
-  for (const Comm* group : {&row, &*column}) {
-    for (const OpStats& one : group->stats()) {
+  std::vector<OpStats> total;
+  for (const Comm& group : groups()) {
+    for (const OpStats& one : group.stats()) {
       const auto same =
           std::find_if(total.begin(), total.end(), [&](const OpStats& seen) { return seen.op == one.op; });
       if (same == total.end()) {

@@ -5,6 +5,7 @@
 #include <fsdp/options.h>
 #include <fsdp/world.h>
 
+#include <map>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -17,13 +18,18 @@ namespace fsdp::detail {
 // Ranks of a row are consecutive, so that a row lies inside a host, and so that sums over a row and then
 // over the rows follow the tree of sums over all ranks. Without a hybrid strategy there is one row: all.
 struct Mesh {
-  Comm all;                    // agreement, and parameters that are whole on every rank
-  Comm row;                    // the same group as `all` where there is one row
-  std::optional<Comm> column;  // none where there is one row
+  Comm all;                        // agreement, and parameters that are whole on every rank
+  Comm row;                        // the same group as `all` where there is one row
+  std::optional<Comm> column;      // none where there is one row
+  std::map<int, Comm> parts = {};  // of the row, by their size
 
+  // The part of the row with `ranks` ranks, this one among them. Collective.
+  Comm part(int ranks);
   // The rank in the world of a rank of this row.
   int in_world(int rank_in_row) const { return all.rank() - row.rank() + rank_in_row; }
   void check_order(bool now);
+  // Each once.
+  std::vector<Comm> groups() const;
   // Of all groups together, by operation.
   std::vector<OpStats> stats() const;
 };

@@ -10,8 +10,8 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 
+#include "runtime/copies.h"
 #include "runtime/gradient_shards.h"
 #include "runtime/quiet.h"
 
@@ -71,7 +71,10 @@ Reproduction::Reproduction(const Reproducible& options, const World& world, cons
   check_options(options, world, all);
   check_buffers(module);
   at::set_num_threads(options.threads);
-  if (!device_.is_cpu()) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  if (device_.is_cpu()) return;
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  // Otherwise every tensor is written once more when it is made.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
 UnitLayout Reproduction::make_layout(const UnitDecl& unit, int ranks, int64_t narrowest) const {
@@ -181,11 +184,7 @@ double Reproduction::norm_sum(const std::vector<std::shared_ptr<Unit>>& units, M
 
 uint64_t Reproduction::hash(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh) const {
   const auto hashes = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
-    const at::Tensor part = region.shard.narrow(0, first, n).cpu().contiguous();
-    const auto* bytes = static_cast<const unsigned char*>(part.const_data_ptr());
-    uint64_t hash = 1469598103934665603U;
-    for (size_t i = 0; i < part.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211U;
-    return static_cast<double>(hash >> 12);  // exact in a double
+    return static_cast<double>(hash_of(region.shard.narrow(0, first, n)) >> 12);  // exact in a double
   });
   uint64_t total = 0;
   for (const double one : hashes) total = microbatch_seed(total, static_cast<int64_t>(one), 0);

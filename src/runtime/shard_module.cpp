@@ -10,6 +10,7 @@
 
 #include "layout/units.h"
 #include "runtime/checks.h"
+#include "runtime/copies.h"
 #include "runtime/engine.h"
 #include "runtime/module_walk.h"
 #include "runtime/quiet.h"
@@ -47,6 +48,7 @@ class Sharding {
   void check_memory(const FoundParam& found) const;
   void bring_rest();
   std::shared_ptr<Unit> make_unit(const UnitDecl& decl, bool replicated);
+  void choose_part(Unit& unit, const UnitOptions& own, bool whole);
   void make_regions(Unit& unit, const Precision& precision);
   void first_values(const UnitParam& param, const at::Tensor& whole) const;
   void make_shard(UnitRegion& region);
@@ -199,11 +201,7 @@ void Sharding::bring_rest() {
       tensor.set_data(tensor.to(world_.device()));
     if (options_.precision.buffer && tensor.is_floating_point() && !tensor.requires_grad())
       tensor.set_data(tensor.to(*options_.precision.buffer));
-    const bool plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
-    if (!options_.sync_module_states || world_.size() == 1 || tensor.numel() == 0 || !plain) continue;
-    const at::Tensor copy = tensor.detach().contiguous().clone();
-    engine_->mesh.all.broadcast(copy.view({-1}).view(at::kByte), 0, "buffers").wait();
-    tensor.detach().copy_(copy);
+    if (options_.sync_module_states) broadcast_from_0(tensor, engine_->mesh.all);
   }
 }
 
@@ -217,6 +215,7 @@ std::shared_ptr<Unit> Sharding::make_unit(const UnitDecl& decl, bool replicated)
   const bool reshards =
       options_.strategy == Strategy::full_shard || options_.strategy == Strategy::hybrid_shard;
   unit->keep = !own.reshard_after_forward.value_or(reshards);
+  choose_part(*unit, own, whole);
   unit->average = options_.gradients == ReduceOp::average;
   int64_t narrowest = 0;
   for (const auto type : {precision.param, precision.reduce, precision.master})
@@ -230,6 +229,18 @@ std::shared_ptr<Unit> Sharding::make_unit(const UnitDecl& decl, bool replicated)
   for (const auto& region : unit->regions) make_shard(*region);
   for (const auto& param : unit->params) move_into(*param);
   return unit;
+}
+
+// A reshard group says more than the strategy does; a group of one keeps the unit, one of all gives it up.
+void Sharding::choose_part(Unit& unit, const UnitOptions& own, bool whole) {
+  const bool asked = own.reshard_group && *own.reshard_group > 0;
+  TORCH_CHECK(!asked || !own.reshard_after_forward, "fsdp: unit '", unit.name,
+              "' has both reshard_after_forward and reshard_group; set one of them");
+  const int ranks = own.reshard_group.value_or(own.reshard_after_forward ? 0 : options_.reshard_group);
+  if (ranks == 0 || whole) return;
+  const Comm part = engine_->mesh.part(ranks);
+  unit.keep = ranks == 1;
+  if (ranks > 1 && ranks < engine_->mesh.row.size()) unit.part = part;
 }
 
 void Sharding::make_regions(Unit& unit, const Precision& precision) {

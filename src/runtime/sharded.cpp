@@ -2,6 +2,7 @@
 #include <fsdp/error.h>
 #include <fsdp/sharded.h>
 
+#include "runtime/copies.h"
 #include "runtime/engine.h"
 
 namespace fsdp {
@@ -105,6 +106,11 @@ MemoryStats ShardedModel::memory_stats() const { return current(engine_).memory_
 std::vector<OpStats> ShardedModel::comm_stats() const { return current(engine_).mesh.stats(); }
 TrainingState ShardedModel::training_state() const { return current(engine_).training_state(); }
 std::exception_ptr ShardedModel::last_error() const { return current(engine_).last_error(); }
+
+void ShardedModel::sync_buffers(BufferSync how) {
+  detail::Engine& engine = current(engine_);
+  detail::sync_buffers(engine.module, engine.mesh.all, how);
+}
 
 void ShardedModel::train(bool on) { current(engine_).module.train(on); }
 bool ShardedModel::is_training() const { return current(engine_).module.is_training(); }

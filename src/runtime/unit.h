@@ -36,6 +36,7 @@ struct UnitRegion {
   at::Tensor shard;     // [shard_numel]
   at::Tensor gradient;  // [shard_numel]; undefined where nothing was reduced yet, and between steps on a GPU
   at::Tensor slot;      // [total] while gathering or gathered
+  at::Tensor kept;      // [total / ranks of a part] from forward to backward: Note [Parts of a row]
   at::Tensor buffer;    // [total] while gradients arrive
   at::Tensor round;     // [shard_numel] this round's sum, and of earlier rounds: Note [Reproducible]
   std::vector<at::Tensor> partials;
@@ -87,14 +88,18 @@ struct Unit : std::enable_shared_from_this<Unit> {
   UnitId id = 0;
   std::string name;
   UnitLayout layout;
-  bool keep = false;     // from forward to backward
-  bool outside = false;  // its slot is private memory, not part of the arena
+  bool keep = false;          // from forward to backward
+  bool outside = false;       // its slot is private memory, not part of the arena
+  std::optional<Comm> part;   // the ranks that keep it between them from forward to backward
+  bool read_backward = true;  // as far as the plan knows
   bool average = true;
   std::vector<std::unique_ptr<UnitRegion>> regions;
   std::vector<std::unique_ptr<UnitParam>> params;
 
   UnitState state = UnitState::sharded;
-  int64_t offset = -1;    // of its slot in the arena; -1: none, or outside
+  int64_t offset = -1;     // of its slot in the arena; -1: none, or outside
+  bool from_part = false;  // what is in the slot came from its part, not from the row
+  Phase last_read = Phase::forward;
   StreamSet readers;      // that wait for its gather
   bool summoned = false;  // whole, in a full_params() scope
   int pins = 0;           // operators in flight that read it

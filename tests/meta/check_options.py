@@ -18,6 +18,7 @@ STRUCTS = {
     "Reproducible": "include/fsdp/options.h",
     "FullParamsOptions": "include/fsdp/sharded_model.h",
     "CommOptions": "include/fsdp/comm.h",
+    "InitOptions": "include/fsdp/world.h",
 }
 NO_OPTIONS = {"ModuleInfo"}  # what a wrap policy is shown
 
