@@ -3,6 +3,7 @@
 // Usage: step_bench --ranks 4 --data DIR [--dim 256 --layers 6 --vocab 8192 --batch 2 --seq 128] [--plain]
 // The counterpart of bench/peers/torch_step.py; what is measured is in bench/README.md.
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -36,9 +37,10 @@ struct Settings {
   std::string device = "cpu";
   std::string data;  // folder of start weights and tokens; empty: drawn here
   bool bf16 = false;
-  bool plain = false;         // the model alone, not sharded
-  bool capture = false;       // forward and backward as one CUDA graph
-  bool reproducible = false;  // the same bits for every number of ranks
+  bool plain = false;          // the model alone, not sharded
+  bool capture = false;        // forward and backward as one CUDA graph
+  bool reproducible = false;   // the same bits for every number of ranks
+  bool deterministic = false;  // LibTorch's deterministic kernels
 };
 
 struct Batch {
@@ -187,6 +189,7 @@ double median(std::vector<double> values) {
 const char* name_of(const Settings& settings) {
   if (settings.plain) return "plain";
   if (settings.capture) return "captured";
+  if (settings.deterministic) return "deterministic";
   return settings.reproducible ? "reproducible" : "fsdp";
 }
 
@@ -238,6 +241,10 @@ Figures train_sharded(const fsdp::World& world, const LlamaForCausalLM& llama, c
 
 void run_rank(fsdp::World& world, const Settings& settings) {
   at::set_num_threads(1);
+  if (settings.deterministic) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  }
   const double pss_before = pss_kib();
   auto model = make_model(settings, world.device());
   const int64_t params = count_params(model);
@@ -267,6 +274,7 @@ int main(int argc, char** argv) {
   app.add_flag("--capture", settings.capture,
                "forward and backward as one CUDA graph, from the fourth step on");
   app.add_flag("--reproducible", settings.reproducible, "in reproducible mode, one microbatch per rank");
+  app.add_flag("--deterministic", settings.deterministic, "with LibTorch's deterministic kernels only");
   app.add_flag("--plain", settings.plain, "the model alone on one rank, not sharded, in fp32");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -12,6 +12,7 @@ from .programs import BenchError, say
 OURS = "fsdp"
 REPRODUCIBLE = "reproducible"  # ours, with the same bits for every number of ranks
 CAPTURED = "captured"  # ours, with forward and backward as a CUDA graph
+DETERMINISTIC = "deterministic"  # ours, with LibTorch's deterministic kernels, as reproducible mode needs them
 BEFORE = "before"  # ours, as of an earlier commit
 ROUNDS = 3
 WARMUP = 3
@@ -97,6 +98,7 @@ def cuda_cases(options):
         case.programs[OURS] = [ours, *mode]
         case.programs[CAPTURED] = [ours, *mode, "--capture"]
         case.programs[REPRODUCIBLE] = [ours, *mode, "--reproducible"]
+        case.programs[DETERMINISTIC] = [ours, *mode, "--deterministic"]
         if not options.no_peers:
             case.programs["fsdp2"] = peer(options) + mode
         cases.append(case)
@@ -217,6 +219,7 @@ def summarize_cuda(runs, cases):
         "memory_vs_fsdp2": of("peak_gib"),
         "captured_vs_fsdp2": of("times_ms", CAPTURED),
         "reproducible_vs_ours": {c.key: runs.ratio(c.key, OURS, "times_ms", REPRODUCIBLE) for c in cases},
+        "deterministic_vs_ours": {c.key: runs.ratio(c.key, OURS, "times_ms", DETERMINISTIC) for c in cases},
         "captured_memory_vs_fsdp2": of("peak_gib", CAPTURED),
     }
     return summary, list(missed_cuda(runs, cases, summary))

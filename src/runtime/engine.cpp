@@ -108,7 +108,10 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     if (std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
     begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
-    if (reproduction && mode_ == Mode::train && !aside_) reproduction->seed_forward();
+    if (reproduction && mode_ == Mode::train && !aside_) {
+      gradients_.at_forward();
+      reproduction->seed_forward();
+    }
     state_ = TrainingState::forward_backward;
   } catch (...) {
     --depth_;

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -21,13 +23,17 @@ void GradientShards::make(UnitRegion& region) {
     region.gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
   } else {
     const auto options = region.shard.options().dtype(region.gradient_type);
-    region.gradient =
+    const at::Tensor fresh =
         device_.is_cpu() ? at::zeros_like(region.shard, options) : at::empty_like(region.shard, options);
-    region.gradient_tag = mark(region.gradient, TagKind::gradient, &region);
-    region.gradient = watched(region.gradient);
+    region.gradient_tag = mark(fresh, TagKind::gradient, &region);
+    region.gradient = watched(fresh);
     region.last_gradient = c10::weak_intrusive_ptr(
         c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(region.gradient.storage().unsafeGetStorageImpl()));
   }
+  cut(region);
+}
+
+void GradientShards::cut(UnitRegion& region) const {
   for (const auto& param : region.unit->params) {
     if (&param->region() != &region) continue;
     const ShardRange range =
@@ -36,9 +42,31 @@ void GradientShards::make(UnitRegion& region) {
   }
 }
 
+// On a GPU the sum's own memory becomes the shard; see Note [Gradient shards].
+void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scale) {
+  const bool as_it_is = !device_.is_cpu() && sum.defined() && sum.scalar_type() == region.gradient_type &&
+                        tag_of(sum) == nullptr;
+  if (!as_it_is) {
+    make(region);
+    if (!sum.defined())
+      region.gradient.zero_();
+    else
+      at::mul_out(region.gradient, sum, at::scalar_tensor(scale));
+    return;
+  }
+  if (scale != 1.0) at::Tensor(sum).mul_(scale);
+  region.gradient_tag = mark(sum, TagKind::gradient, &region);
+  region.gradient = watched(sum);
+  cut(region);
+}
+
 void GradientShards::let_go(const std::vector<std::shared_ptr<Unit>>& units) const {
-  if (device_.is_cpu() || reproduction_ != nullptr) return;
+  if (device_.is_cpu()) return;
   for (const auto& unit : units) {
+    // Norms of reproducible mode read the shards between backward and optimizer.
+    if (reproduction_ != nullptr && std::any_of(unit->regions.begin(), unit->regions.end(),
+                                                [](const auto& region) { return has_gradient(*region); }))
+      continue;
     for (const auto& region : unit->regions) region->gradient = at::Tensor();
     for (const auto& param : unit->params) param->gradient_slice = at::Tensor();
   }

@@ -21,6 +21,8 @@ class GradientShards {
 
   // Sees to it that the region has a gradient shard.
   void make(UnitRegion& region);
+  // The gradient shard becomes `sum`, which nobody else needs, times `scale`; zero where it is undefined.
+  void take(UnitRegion& region, const at::Tensor& sum, double scale);
   // What was reduced belongs to the optimizer now. See Note [Gradient shards].
   void let_go(const std::vector<std::shared_ptr<Unit>>& units) const;
   // Whether an optimizer would see a gradient of the region.
@@ -48,6 +50,8 @@ class GradientShards {
     int32_t issued;  // boundaries passed then
   };
 
+  // Slices of the gradient shard, per parameter.
+  void cut(UnitRegion& region) const;
   void reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary);
   void finish_region(const UnitRegion& region);
   void reduce_across(Pending& pending);

@@ -110,10 +110,10 @@ void Gradients::open(Unit& unit, const Reduction* planned) {
     carve(unit, arena_, planned->offset, &UnitRegion::buffer, &UnitRegion::reduce);
     for (const auto& region : unit.regions)
       if (region->buffer.defined()) mesh_.row.claim(as_reals(region->buffer));
-    clear_padding(unit);
   }
   for (const auto& region : unit.regions)
     if (region->layout.trainable && !region->buffer.defined()) region->buffer = own_buffer(unit, *region);
+  clear_padding(unit);
   unit.open = true;
   unit.opened = schedule_.boundary();
   if (sync && schedule_.following() && planned == nullptr) surprised_ = true;
@@ -126,7 +126,7 @@ at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
     shards_.make(region);
     return region.gradient;
   }
-  return at::zeros({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
+  return at::empty({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
 }
 
 void Gradients::clear_padding(Unit& unit) {
@@ -301,7 +301,10 @@ void Gradients::end_round(const std::vector<int64_t>& used) {
   size_t next = 0;
   for_each_param(
       [&](UnitParam& param) { param.touched = param.touched || (!used.empty() && used[next] > 0), ++next; });
-  if (!reproduction_->end_round(units_, [&](UnitRegion& region) { shards_.make(region); })) return;
+  const auto take = [&](UnitRegion& region, const at::Tensor& sum, double scale) {
+    shards_.take(region, sum, scale);
+  };
+  if (!reproduction_->end_round(units_, take)) return;
   for_each_param([&](UnitParam& param) {
     if (!std::exchange(param.touched, false)) return;
     TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),

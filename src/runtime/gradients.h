@@ -29,6 +29,8 @@ class Gradients {
   void forget_streams() { writers_.clear(); }
   int64_t buffer_bytes() const;
 
+  // A forward of the training begins.
+  void at_forward() const { shards_.let_go(units_); }
   // A parameter's gradient is complete in tensor.grad().
   void arrived(UnitParam& param);
   // The model goes on to another unit.

@@ -4,8 +4,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 
 #include <bit>
@@ -101,8 +99,7 @@ void Reproduction::add(UnitRegion& region, const at::Tensor& sum) {
   region.round = sum_of(region.round, sum);
 }
 
-bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units,
-                             const std::function<void(UnitRegion&)>& make) {
+bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units, const Take& take) {
   const bool last = done() + ranks_ == options_.microbatches;
   for (const auto& unit : units) {
     for (const auto& region : unit->regions) {
@@ -116,11 +113,7 @@ bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units,
         region->partials[level] = sum;
         continue;
       }
-      make(*region);
-      if (!sum.defined())
-        region->gradient.zero_();
-      else
-        at::mul_out(region->gradient, sum, at::scalar_tensor(average_ ? 1.0 / options_.microbatches : 1.0));
+      take(*region, sum, average_ ? 1.0 / options_.microbatches : 1.0);
     }
   }
   forwards_ = 0;

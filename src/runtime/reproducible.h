@@ -34,10 +34,10 @@ class Reproduction {
 
   // `sum` of one round's gradients, or of a part of them.
   static void add(UnitRegion& region, const at::Tensor& sum);
-  // Every gradient of the round was added. True: it was the last of the step, and the totals are in the
-  // regions' gradient shards, which `make` makes.
-  bool end_round(const std::vector<std::shared_ptr<Unit>>& units,
-                 const std::function<void(UnitRegion&)>& make);
+  // Every gradient of the round was added. True: it was the last of the step, and `take` was given the total
+  // of every region (undefined: no rank had any) and what to multiply it by.
+  using Take = std::function<void(UnitRegion&, const at::Tensor& sum, double scale)>;
+  bool end_round(const std::vector<std::shared_ptr<Unit>>& units, const Take& take);
   // A backward failed: what it left of this round is dropped, and the round starts again.
   void drop_round(const std::vector<std::shared_ptr<Unit>>& units);
   // Gradients so far are dropped; the step starts again.

@@ -17,6 +17,7 @@ struct GpuCase {
   int ranks;
   Strategy strategy;
   bool bf16;
+  int group = 0;  // reshard_group
 };
 
 void PrintTo(const GpuCase& one, std::ostream* out) {
@@ -26,7 +27,8 @@ void PrintTo(const GpuCase& one, std::ostream* out) {
 std::string test_name(const ::testing::TestParamInfo<GpuCase>& info) {
   const GpuCase& one = info.param;
   return one.learner + "_W" + std::to_string(one.ranks) + (one.bf16 ? "_bf16" : "_fp32") + "_" +
-         std::to_string(static_cast<int>(one.strategy));
+         std::to_string(static_cast<int>(one.strategy)) +
+         (one.group > 0 ? "_group" + std::to_string(one.group) : "");
 }
 
 class GpuParity : public ::testing::TestWithParam<GpuCase> {};
@@ -48,6 +50,7 @@ TEST_P(GpuParity, FollowsThePlainLoop) {
                                  {.wrap = by_size(200),
                                   .strategy = one.strategy,
                                   .precision = one.bf16 ? bf16() : fp32(),
+                                  .reshard_group = one.group,
                                   .shard_size = one.strategy == Strategy::hybrid_shard ? 2 : 0});
         train_sharded(model, world, kSteps, Optim::sgd);
         const double found = drift(state_of(model), wanted);
@@ -64,7 +67,10 @@ std::vector<GpuCase> gpu_cases() {
         for (const bool bf16 : {false, true})
           if (strategy == Strategy::full_shard || std::string(learner) == "gpt2")
             cases.push_back({learner, ranks, strategy, bf16});
-  for (const bool bf16 : {false, true}) cases.push_back({"gpt2", 4, Strategy::hybrid_shard, bf16});
+  for (const bool bf16 : {false, true}) {
+    cases.push_back({"gpt2", 4, Strategy::hybrid_shard, bf16});
+    cases.push_back({"gpt2", 4, Strategy::full_shard, bf16, /*group=*/2});
+  }
   for (const char* learner : {"convnet", "lstm", "lstm_in_one_piece", "frozen", "llama_tied"})
     for (const int ranks : {1, 2}) cases.push_back({learner, ranks, Strategy::full_shard, false});
   return cases;
