@@ -25,12 +25,15 @@ State train(World& world, std::optional<at::ScalarType> moments, int steps, bool
     optimizer.step();
     optimizer.zero_grad();
   }
+  bool maximum = !amsgrad;
   for (const at::Tensor& slice : model.parameters()) {
     if (slice.numel() == 0 || steps == 0) continue;
     const Moments& state = moments_of(optimizer, slice);
     const auto type = moments.value_or(at::kFloat);
     require(state.exp_avg().scalar_type() == type && state.exp_avg_sq().scalar_type() == type, "type");
+    maximum = maximum || (amsgrad && state.max_exp_avg_sq().gt(0).any().item<bool>());
   }
+  require(maximum, "no maximum is kept");
   return state_of(model);
 }
 
@@ -61,6 +64,7 @@ void require_decay(at::Device device) {
   weight.mutable_grad() = torch::ones_like(weight);
   optimizer.step();
   const double start = moments_of(optimizer, weight).exp_avg_sq().to(at::kFloat).mean().item<double>();
+  require(std::abs(start - 1e-3) < 1e-5, "starts with " + std::to_string(start));
   weight.mutable_grad() = torch::zeros_like(weight);
   for (int step = 0; step < 500; ++step) optimizer.step();
   const double end = moments_of(optimizer, weight).exp_avg_sq().to(at::kFloat).mean().item<double>();

@@ -81,6 +81,25 @@ TEST(ReshardGroups, MemoryIsAPartFromForwardToBackward) {
   });
 }
 
+TEST(ReshardGroups, WhatBackwardDoesNotReadIsNotKept) {
+  run_ranks(4, [](World& world) {
+    auto model = fully_shard(world, make_learner("llama"), {.wrap = by_size(200), .reshard_group = 2});
+    std::vector<std::string> kept;
+    for (int step = 0; step < 3; ++step) {
+      auto loss = model(model.module().batch(world.rank()));
+      kept.clear();
+      for (const auto& unit : detail::current(model.engine()).units)
+        for (const auto& region : unit->regions)
+          if (region->kept.defined()) kept.push_back(unit->name);
+      loss.backward();
+      model.zero_grad();
+    }
+    require(kept.size() > 1, "units kept: " + std::to_string(kept.size()));
+    for (const std::string& unit : kept)
+      require(unit.find("embed_tokens") == std::string::npos, unit + " is kept");
+  });
+}
+
 TEST(ReshardGroups, BackwardGathersInTheGroup) {
   run_ranks(4, [](World& world) {
     // What a backward gathers in the row, and in groups of two.
@@ -126,17 +145,19 @@ TEST(ReshardGroups, SomeUnitsOnly) {
 }
 
 // Parameters written between two forwards of one backward: the second forward's values are what is kept.
-TEST(ReshardGroups, TwoForwardsAndAnEvaluationBetween) {
+TEST(ReshardGroups, SeveralForwardsAndWhatComesBetween) {
   run_ranks(4, [](World& world) {
     const auto train = [&](int group) {
       auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200), .reshard_group = group});
       torch::optim::SGD optimizer(model.parameters(), 0.05);
       for (int step = 0; step < 4; ++step) {
         auto loss = model(model.module().batch(4 * step + world.rank()));
-        if (step == 2) {
-          at::NoGradGuard no_grad;
-          model(model.module().batch(0));
-        }
+        at::NoGradGuard no_grad;
+        if (step == 1)
+          for (at::Tensor& slice : model.parameters()) slice.mul_(1.01);
+        if (step == 2) model(model.module().batch(0));
+        at::AutoGradMode with_grad(true);
+        if (step == 1) loss = torch::zeros({});
         loss = loss + model(model.module().batch(99 + world.rank()));
         loss.backward();
         optimizer.step();
