@@ -83,12 +83,14 @@ TEST_F(HostPool, RawMemoryAndProfilersKnowIt) {
 }
 
 TEST_F(HostPool, NoMemoryIsAnErrorInWords) {
+  const size_t before = host_pool_stats().in_use;
   try {
     block(int64_t{1} << 50);
     FAIL() << "a petabyte";
   } catch (const c10::Error& error) {
     EXPECT_NE(std::string(error.what()).find("no memory for a tensor of"), std::string::npos) << error.what();
   }
+  EXPECT_EQ(host_pool_stats().in_use, before);
   EXPECT_NO_THROW(block(kMiB));
 }
 
