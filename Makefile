@@ -67,7 +67,7 @@ test-asan: setup ## Run the tests under the address and undefined behaviour sani
 	@$(call configure_and_build,asan)
 	ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1 \
 	UBSAN_OPTIONS=print_stacktrace=1 \
-	$(CTEST) --test-dir build/asan $(RUN_TESTS) -LE 'peer|gpu|long|meta'
+	$(CTEST) --test-dir build/asan $(RUN_TESTS) -LE 'peer|gpu|long|meta|example'
 
 # Address space randomisation of newer kernels is more than gcc 12's thread sanitizer can take.
 NO_ASLR = $(shell setarch -R true 2>/dev/null && echo setarch -R)
@@ -76,7 +76,7 @@ NO_ASLR = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 test-tsan: setup ## Run the tests under the thread sanitizer
 	@$(call configure_and_build,tsan)
 	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/tsan.supp:die_after_fork=0:history_size=7 \
-	$(NO_ASLR) $(CTEST) --test-dir build/tsan $(RUN_TESTS) -LE 'peer|gpu|long|meta'
+	$(NO_ASLR) $(CTEST) --test-dir build/tsan $(RUN_TESTS) -LE 'peer|gpu|long|meta|example'
 
 .PHONY: bench
 bench: build ## Run a benchmark: make bench BENCH=comm

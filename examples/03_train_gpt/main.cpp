@@ -57,7 +57,7 @@ std::string speak(fsdp::Sharded<fsdp::models::GPT2LMHeadModelImpl>& model, c10::
 
 void print_memory(const fsdp::MemoryStats& memory, int64_t elements, const fsdp::World& world) {
   const auto kib = [](int64_t bytes) { return static_cast<double>(bytes) / 1024; };
-  const int64_t state = 2 * (memory.parameter_bytes + memory.gradient_bytes);  // and two moments like them
+  const int64_t state = 4 * memory.parameter_bytes;  // gradients and two moments are as large
   std::printf(
       "each of %d ranks holds %.0f KiB of parameters, gradients and moments; one alone would hold %.0f KiB\n"
       "shared by the ranks while a step runs: %.0f KiB of gathered units; each has %.0f KiB of gradients on "

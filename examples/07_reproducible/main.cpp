@@ -5,9 +5,9 @@
 //   torchrun --no-python --nproc-per-node 4 07_reproducible       (or srun, mpirun): this process is one rank
 //
 // Expected output (figures differ between kinds of machines, not between the lines):
-//   1 ranks, 8 microbatches each: loss 2.36014342, gradient norm 0.557397008, state 7c79474a70782e93
-//   2 ranks, 4 microbatches each: loss 2.36014342, gradient norm 0.557397008, state 7c79474a70782e93
-//   4 ranks, 2 microbatches each: loss 2.36014342, gradient norm 0.557397008, state 7c79474a70782e93
+//   1 ranks, 8 microbatches each: loss 2.36014342, gradient norm 0.557397008, state 83915f1176e0c618
+//   2 ranks, 4 microbatches each: loss 2.36014342, gradient norm 0.557397008, state 83915f1176e0c618
+//   4 ranks, 2 microbatches each: loss 2.36014342, gradient norm 0.557397008, state 83915f1176e0c618
 #include <ATen/CPUGeneratorImpl.h>
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
