@@ -21,7 +21,7 @@ struct MemoryStats {
   int64_t gradient_bytes = 0;   // gradient shards
   int64_t arena_bytes = 0;      // slots of gathered units; one memory for all CPU ranks of a host
   int64_t buffer_bytes = 0;     // gradients on their way into a reduce
-  int64_t overflow_bytes = 0;   // slots outside the arena, now
+  int64_t overflow_bytes = 0;   // slots outside the arena, and parts kept for backward
   int64_t current_bytes = 0;    // all of the above
   int64_t peak_bytes = 0;
   int64_t saved_bytes = 0;  // what whole parameters and gradients would need more

@@ -23,6 +23,7 @@ constexpr bool kSanitized = false;
 constexpr size_t kPage = 4096;
 constexpr size_t kSmallest = 64 << 10;  // malloc keeps what is smaller
 constexpr size_t kHugePage = 2 << 20;
+constexpr uint64_t kWindow = 1 << 15;
 
 // In steps of an eighth of a power of two: few enough sizes that blocks meet their like.
 size_t size_class(size_t bytes) {
@@ -66,6 +67,12 @@ class HostPool final : public at::Allocator {
     default_copy_data(to, from, bytes);
   }
 
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    while (!kept_.empty()) drop_oldest();
+    stats_.peak = window_peak_ = stats_.in_use;
+  }
+
   HostPoolStats stats() {
     const std::lock_guard lock(mutex_);
     return stats_;
@@ -84,27 +91,44 @@ class HostPool final : public at::Allocator {
 
   void* take(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    stats_.in_use += bytes;
-    stats_.peak = std::max(stats_.peak, stats_.in_use);
     const auto fits = kept_.find(bytes);
+    void* data = fits != kept_.end() ? fits->second.data : map_new(bytes);
     if (fits != kept_.end()) {
-      void* data = fits->second.data;
-      kept_.erase(fits);
       stats_.kept -= bytes;
-      return data;
+      kept_.erase(fits);
     }
-    while (!kept_.empty() && stats_.in_use + stats_.kept > stats_.peak + stats_.peak / 2) drop_oldest();
+    stats_.in_use += bytes;
+    note_peak();
+    return data;
+  }
+
+  void* map_new(size_t bytes) {
+    keep_at_most(std::max(stats_.peak, stats_.in_use + bytes), bytes);
     void* data = map_block(bytes);
     while (data == nullptr && !kept_.empty()) {
       drop_oldest();
       data = map_block(bytes);
     }
-    if (data == nullptr) stats_.in_use -= bytes;
     TORCH_CHECK(data != nullptr, "fsdp: no memory for a tensor of ", bytes, " bytes; ", stats_.in_use,
                 " are in use on this rank");
     ++stats_.mapped;
     sizes_[data] = bytes;
     return data;
+  }
+
+  // Blocks in use and kept, with `more` bytes to come, are half as much again as `peak` at most.
+  void keep_at_most(size_t peak, size_t more) {
+    while (!kept_.empty() && stats_.in_use + stats_.kept + more > peak + peak / 2) drop_oldest();
+  }
+
+  // "Lately" is this window of so many allocations and the one before: several steps of a large model.
+  void note_peak() {
+    window_peak_ = std::max(window_peak_, stats_.in_use);
+    stats_.peak = std::max(stats_.peak, window_peak_);
+    if (++allocations_ % kWindow != 0) return;
+    stats_.peak = window_peak_;
+    window_peak_ = stats_.in_use;
+    keep_at_most(stats_.peak, 0);
   }
 
   // False: it is none of the pool's.
@@ -131,7 +155,8 @@ class HostPool final : public at::Allocator {
   std::mutex mutex_;
   std::unordered_map<void*, size_t> sizes_;  // of all blocks
   std::multimap<size_t, Kept> kept_;
-  uint64_t clock_ = 0;
+  uint64_t clock_ = 0, allocations_ = 0;
+  size_t window_peak_ = 0;  // of the window that is not over
   HostPoolStats stats_;
 };
 
@@ -141,6 +166,8 @@ void use_host_pool() {
   if (!kSanitized && c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator())
     c10::SetCPUAllocator(&HostPool::instance());
 }
+
+void trim_host_pool() { HostPool::instance().trim(); }
 
 HostPoolStats host_pool_stats() { return HostPool::instance().stats(); }
 

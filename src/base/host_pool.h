@@ -5,7 +5,8 @@
 // and the next step gets fresh pages, zeroed one by one at their first touch. Blocks are kept here instead,
 // by size, and used again; those of 2 MiB and more lie on huge pages, so that kernels miss fewer address
 // translations. What is kept is bounded: blocks in use and kept are together never more than half as much
-// again as the most that was in use, and what was not used for longest goes first.
+// again as the most that was in use lately, and what was not used for longest goes first. What was whole only
+// for a while, before it was sharded or in full_params(), is given back at its end.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +18,13 @@ namespace fsdp::detail {
 // go, LibTorch's.
 void use_host_pool();
 
+// Gives back what is kept.
+void trim_host_pool();
+
 struct HostPoolStats {
   size_t in_use = 0;  // bytes of blocks that tensors hold
   size_t kept = 0;    // bytes of blocks that wait to be used again
-  size_t peak = 0;    // the most ever in use
+  size_t peak = 0;    // the most in use lately
   size_t mapped = 0;  // blocks taken from the system so far
 };
 

@@ -1,9 +1,14 @@
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <fsdp/optim.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 namespace fsdp {
@@ -50,7 +55,8 @@ void run(Batch& batch, const AdamWOptions& options) {
 
 // bf16 of fp32 values, up or down at random so that the error is zero on average: a moment that changes by
 // less than a step of bf16 would otherwise never change. What is random comes from the values and the number
-// of the step, so that it depends neither on a generator nor on how parameters are sharded.
+// of the step, so that it depends neither on a generator nor on how parameters are sharded; equal values are
+// rounded alike.
 at::Tensor rounded(const at::Tensor& values, int64_t step) {
   const auto word = [](uint32_t bits) { return static_cast<int64_t>(static_cast<int32_t>(bits)); };
   const at::Tensor bits = values.view(at::kInt);
@@ -58,34 +64,74 @@ at::Tensor rounded(const at::Tensor& values, int64_t step) {
   noise ^= noise.bitwise_right_shift(15);
   noise *= word(0xc2b2ae35U);
   noise.bitwise_right_shift_(16).bitwise_and_(0xffff).add_(bits).bitwise_and_(word(0xffff0000U));
-  return noise.view(at::kFloat);
+  return at::where(values.isfinite(), noise.view(at::kFloat), values);
 }
 
-// Moments of another type are widened piece by piece; what is wide at once stays in cache.
-void run_narrow(const at::Tensor& param, AdamWParamState& state, const AdamWOptions& options) {
-  constexpr int64_t kPieceCpu = 1 << 15, kPieceDevice = 1 << 24;
-  const int64_t piece = param.is_cpu() ? kPieceCpu : kPieceDevice;
-  const at::Tensor step = at::full({}, static_cast<double>(state.step()),
-                                   at::TensorOptions().dtype(at::kFloat).device(param.device()));
-  std::vector<at::Tensor> narrow{state.exp_avg(), state.exp_avg_sq()};
-  if (options.amsgrad()) narrow.push_back(state.max_exp_avg_sq());
-  const at::Tensor flat = param.detach().view({-1}), grad = param.grad().reshape({-1});
-  for (int64_t first = 0; first < flat.numel(); first += piece) {
-    const int64_t n = std::min(piece, flat.numel() - first);
-    const auto cut = [&](const at::Tensor& whole) { return whole.view({-1}).narrow(0, first, n); };
-    Batch batch;
-    batch.params = {cut(flat)};
-    batch.grads = {cut(grad)};
-    batch.averages = {cut(narrow[0]).to(flat.scalar_type())};
-    batch.squares = {cut(narrow[1]).to(flat.scalar_type())};
-    if (options.amsgrad()) batch.maxima = {cut(narrow[2]).to(flat.scalar_type())};
-    batch.steps = {step};
-    run(batch, options);
-    cut(narrow[0]).copy_(rounded(batch.averages[0], state.step()));
-    cut(narrow[1]).copy_(rounded(batch.squares[0], state.step()));
-    if (options.amsgrad()) cut(narrow[2]).copy_(rounded(batch.maxima[0], state.step()));
+// Parameters whose moments are narrow, in pieces that are put together and widened at once: on the CPU they
+// stay in cache, on a device a few large kernels do it.
+class NarrowRun {
+ public:
+  NarrowRun(const AdamWOptions& options, int64_t step) : options_(options), step_(step) {}
+
+  void add(const at::Tensor& param, AdamWParamState& state) {
+    const int64_t most = param.is_cpu() ? 1 << 15 : 1 << 24;
+    const at::Tensor grad = param.grad().reshape({-1});
+    for (int64_t first = 0; first < param.numel();) {
+      const int64_t n = std::min(most - pending_, param.numel() - first);
+      const auto cut = [&](const at::Tensor& whole) { return whole.view({-1}).narrow(0, first, n); };
+      params_.push_back(cut(param.detach()));
+      grads_.push_back(cut(grad));
+      moments_[0].push_back(cut(state.exp_avg()));
+      moments_[1].push_back(cut(state.exp_avg_sq()));
+      if (options_.amsgrad()) moments_[2].push_back(cut(state.max_exp_avg_sq()));
+      first += n;
+      pending_ += n;
+      if (pending_ == most) flush();
+    }
   }
-}
+
+  void flush() {
+    if (params_.empty()) return;
+    const size_t kinds = options_.amsgrad() ? 3 : 2;
+    std::array<at::Tensor, 3> wide;
+    for (size_t i = 0; i < kinds; ++i) wide[i] = together(moments_[i]);
+    Batch batch;
+    batch.params = {together(params_)};
+    batch.grads = {together(grads_)};
+    batch.averages = {wide[0]};
+    batch.squares = {wide[1]};
+    if (kinds == 3) batch.maxima = {wide[2]};
+    batch.steps = {at::full({}, static_cast<double>(step_), batch.params[0].options())};
+    run(batch, options_);
+    put_back(params_, batch.params[0]);
+    for (size_t i = 0; i < kinds; ++i) put_back(moments_[i], rounded(wide[i], step_));
+    grads_.clear();
+    pending_ = 0;
+  }
+
+ private:
+  static std::vector<at::Tensor> split(const at::Tensor& flat, const std::vector<at::Tensor>& pieces) {
+    std::vector<int64_t> sizes;
+    for (const at::Tensor& piece : pieces) sizes.push_back(piece.numel());
+    return flat.split_with_sizes(sizes);
+  }
+  at::Tensor together(const std::vector<at::Tensor>& pieces) const {
+    const at::Tensor flat = at::empty({pending_}, pieces.front().options().dtype(at::kFloat));
+    std::vector<at::Tensor> places = split(flat, pieces);
+    at::_foreach_copy_(places, pieces);
+    return flat;
+  }
+  static void put_back(std::vector<at::Tensor>& pieces, const at::Tensor& flat) {
+    at::_foreach_copy_(pieces, split(flat, pieces));
+    pieces.clear();
+  }
+
+  const AdamWOptions& options_;
+  int64_t step_;
+  int64_t pending_ = 0;
+  std::vector<at::Tensor> params_, grads_;
+  std::array<std::vector<at::Tensor>, 3> moments_;
+};
 
 at::ScalarType moments_type(const at::Tensor& param, std::optional<at::ScalarType> wanted) {
   if (!wanted || *wanted == param.scalar_type()) return param.scalar_type();
@@ -109,13 +155,19 @@ torch::Tensor AdamW::step(LossClosure closure) {
   for (auto& group : param_groups()) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
     std::map<std::pair<int64_t, at::ScalarType>, Batch> batches;
+    std::map<int64_t, NarrowRun> narrow;
     for (auto& param : group.params()) {
-      if (!param.grad().defined() || param.numel() == 0) continue;
+      if (!param.grad().defined()) continue;
+      if (param.numel() == 0) {
+        // A slice that another rank holds: that rank writes to its unit, and all ranks must know.
+        param.detach().zero_();
+        continue;
+      }
       const at::ScalarType type = moments_type(param, moments_);
       AdamWParamState& state = state_of(*this, param, type, options.amsgrad());
       state.step(state.step() + 1);
       if (state.exp_avg().scalar_type() != param.scalar_type()) {
-        run_narrow(param, state, options);
+        narrow.try_emplace(state.step(), options, state.step()).first->second.add(param, state);
         continue;
       }
       Batch& batch = batches[{state.step(), param.scalar_type()}];
@@ -126,6 +178,7 @@ torch::Tensor AdamW::step(LossClosure closure) {
       add(batch, param, state, step, options.amsgrad());
     }
     for (auto& [key, batch] : batches) run(batch, options);
+    for (auto& [step, rest] : narrow) rest.flush();
   }
   return loss;
 }

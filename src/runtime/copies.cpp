@@ -4,7 +4,10 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
+#include <string>
 
 #include "runtime/quiet.h"
 
@@ -43,6 +46,22 @@ std::vector<Copied> copied(const std::vector<std::shared_ptr<Unit>>& units, cons
   return found;
 }
 
+// "ranks 0, 1, 2 agree and differ from rank 3": the most first.
+std::string told(const std::map<int64_t, std::vector<int>>& holders) {
+  std::vector<std::vector<int>> groups;
+  for (const auto& [hash, ranks] : holders) groups.push_back(ranks);
+  std::sort(groups.begin(), groups.end(),
+            [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() > b.size() : a < b; });
+  std::string text;
+  for (const auto& ranks : groups) {
+    if (!text.empty()) text += &ranks == &groups[1] ? " from " : " and ";
+    text += ranks.size() > 1 ? "ranks " : "rank ";
+    for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+    if (&ranks == &groups[0]) text += ranks.size() > 1 ? " agree and differ" : " differs";
+  }
+  return text;
+}
+
 }  // namespace
 
 void compare_copies(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh) {
@@ -59,11 +78,14 @@ void compare_copies(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh)
   const auto hash = [&](int rank, int64_t i) { return all.const_data_ptr<int64_t>()[rank * n + i]; };
   for (int64_t i = 0; i < n; ++i) {
     const Copied& one = mine[static_cast<size_t>(i)];
-    for (int rank = one.apart; rank < mesh.all.size(); ++rank)
-      TORCH_CHECK(hash(rank, i) == hash(rank % one.apart, i), "fsdp: unit '", one.unit->name, "' of rank ",
-                  rank, " is not what rank ", rank % one.apart,
-                  " holds of it, though both should hold the same values. A rank wrote its own into it, or "
-                  "its memory or device is at fault; go on from a checkpoint without that rank.");
+    for (int first = 0; first < one.apart; ++first) {
+      std::map<int64_t, std::vector<int>> holders;
+      for (int rank = first; rank < mesh.all.size(); rank += one.apart)
+        holders[hash(rank, i)].push_back(rank);
+      TORCH_CHECK(holders.size() == 1, "fsdp: unit '", one.unit->name, "': ", told(holders),
+                  ", though all should hold the same values. A rank wrote its own into it, or its memory or "
+                  "device is at fault; go on from a checkpoint, without that rank if it happens again.");
+    }
   }
 }
 

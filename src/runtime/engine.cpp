@@ -108,6 +108,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     if (std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
     begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
+    executor_.keep_parts(mode_ == Mode::train && !aside_);
     if (reproduction && mode_ == Mode::train && !aside_) {
       gradients_.at_forward();
       reproduction->seed_forward();
@@ -127,6 +128,7 @@ void Engine::leave() {
   if (!failed && mode_ == Mode::train && !aside_) return;
   aside_ = false;
   state_ = mode_ == Mode::eval || failed ? TrainingState::idle : state_;
+  executor_.keep_parts(false);
   executor_.release_all();
 }
 
@@ -149,8 +151,9 @@ void Engine::begin_cycle(Mode mode) {
 
 void Engine::end_cycle() {
   if (!std::exchange(in_cycle_, false)) return;
+  executor_.keep_parts(false);
   executor_.release_all();
-  for (const auto& unit : units) executor_.drop_part(*unit);
+  drop_parts();
   if (!schedule_.worth_planning() || (mode_ == Mode::train && !(backward_seen_ && synced_))) return;
   adopt_plan(mode_);
 }
@@ -183,7 +186,7 @@ bool Engine::may_read() const { return depth_ > 0 || graph_task() != -1; }
 
 void Engine::use(Unit& unit) {
   const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
-  executor_.enter_phase(phase, mode_ == Mode::train && !aside_);
+  executor_.enter_phase(phase);
   if (aside_) return executor_.demand(unit);
   if (phase == Phase::backward) enter_task();
   if (unit.outside && unit.in_place()) return;  // always there: ranks may differ in whether they read it
@@ -267,10 +270,16 @@ void Engine::finish_task() {
   gradients_.at_task_end();
   note_memory();
   check_copies();
-  if (!schedule_.following())
-    executor_.release_all();
-  else if (schedule_.at_end())
+  if (schedule_.following() && !schedule_.at_end()) return;
+  if (schedule_.following())
     executor_.follow(schedule_.after(), units);
+  else
+    executor_.release_all();
+  drop_parts();
+}
+
+void Engine::drop_parts() {
+  for (const auto& unit : units) executor_.drop_part(*unit);
 }
 
 void Engine::check_copies() {
@@ -314,6 +323,7 @@ void Engine::notice_writes() {
                 " microbatches of a step; call backward() for all of them, then the optimizer, or "
                 "model.zero_grad() to start the step again");
     if (unit->pins == 0) executor_.release(*unit);
+    executor_.drop_part(*unit);
     unit->note_written();
   }
 }
@@ -409,7 +419,9 @@ void Engine::keep_back(bool on) {
 }
 
 void Engine::absorb(Engine& inner) {
+  inner.executor_.keep_parts(false);
   inner.executor_.release_all();
+  for (const auto& unit : inner.units) inner.executor_.drop_part(*unit);
   inner.executor_.reserve(0);
   kept_back_ += inner.kept_back_;
   gradients_.sync = kept_back_ == 0;

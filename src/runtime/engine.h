@@ -93,6 +93,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void finish_task();
   void drop_failed_task();
   void check_copies();
+  void drop_parts();
   void check_module() const;
   void follow_requires_grad();
   void make_whole(Unit& unit, FullScope& scope);

@@ -146,7 +146,7 @@ bool Executor::can_gather_from_part(const Unit& unit) const {
 }
 
 void Executor::keep_part(Unit& unit) {
-  if (!unit.part || !training_ || !unit.read_backward || unit.state != UnitState::gathered) return;
+  if (!unit.part || !keeps_parts_ || !unit.read_backward || unit.state != UnitState::gathered) return;
   unit.readers.wait_for_others();
   for (const auto& region : unit.regions) {
     if (!region->slot.defined()) continue;
@@ -167,11 +167,6 @@ void Executor::drop_part(Unit& unit) {
     kept_bytes_ -= static_cast<int64_t>(region->kept.nbytes());
     region->kept = at::Tensor();
   }
-}
-
-void Executor::enter_phase(Phase phase, bool training) {
-  phase_ = phase;
-  training_ = training;
 }
 
 void Executor::gather(Unit& unit, std::optional<int64_t> offset) {

@@ -32,8 +32,10 @@ class Executor {
   // The slots a model needs before its plan is known.
   static int64_t first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots);
 
-  // Where the model is; `training`: a backward is to come.
-  void enter_phase(Phase phase, bool training);
+  // Where the model is.
+  void enter_phase(Phase phase) { phase_ = phase; }
+  // Whether a backward may come for which parts of units are kept. All ranks say the same.
+  void keep_parts(bool on) { keeps_parts_ = on; }
   // Does what is planned before a run. False, with nothing lost, when memory is not as the plan thought.
   bool follow(const std::vector<Instruction>& instructions, const std::vector<std::shared_ptr<Unit>>& units);
   // Makes `unit` readable now, in whatever memory there is.
@@ -78,7 +80,7 @@ class Executor {
   std::optional<Side> side_;
   StreamSet readers_;  // of any unit
   Phase phase_ = Phase::forward;
-  bool training_ = false;
+  bool keeps_parts_ = false;
   int64_t kept_bytes_ = 0;
   bool warned_ = false;
   std::string remark_;

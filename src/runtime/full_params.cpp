@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/host_pool.h"
 #include "runtime/engine.h"
 #include "runtime/quiet.h"
 
@@ -102,7 +103,7 @@ void take_back(const UnitParam& param, const at::Tensor& whole, bool write_back)
 void Engine::close_full_params(int scope_) {
   const auto found = full_scopes_.find(scope_);
   if (found == full_scopes_.end()) return;
-  const FullScope scope = std::move(found->second);
+  FullScope scope = std::move(found->second);
   full_scopes_.erase(found);
   const Quiet quiet;
   std::span<const at::Tensor> rest = scope.whole;
@@ -113,6 +114,8 @@ void Engine::close_full_params(int scope_) {
   for (UnitParam* param : params)
     if (param->requires_grad) watch_accumulator(*param);
   if (full_scopes_.empty()) state_ = TrainingState::idle;
+  scope.whole.clear();
+  trim_host_pool();
 }
 
 void Engine::take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "base/host_pool.h"
 #include "layout/units.h"
 #include "runtime/checks.h"
 #include "runtime/copies.h"
@@ -91,6 +92,7 @@ std::shared_ptr<Engine> Sharding::run() {
   replay();
   order_params();
   engine_->start();
+  trim_host_pool();
   return engine_;
 }
 
@@ -237,7 +239,9 @@ void Sharding::choose_part(Unit& unit, const UnitOptions& own, bool whole) {
   TORCH_CHECK(!asked || !own.reshard_after_forward, "fsdp: unit '", unit.name,
               "' has both reshard_after_forward and reshard_group; set one of them");
   const int ranks = own.reshard_group.value_or(own.reshard_after_forward ? 0 : options_.reshard_group);
-  if (ranks == 0 || whole) return;
+  TORCH_CHECK(ranks == 0 || options_.strategy != Strategy::no_shard, "fsdp: reshard_group ", ranks,
+              " with Strategy::no_shard, which keeps units whole; leave one of them out");
+  if (ranks == 0 || whole || engine_->mesh.row.size() == 1) return;
   const Comm part = engine_->mesh.part(ranks);
   unit.keep = ranks == 1;
   if (ranks > 1 && ranks < engine_->mesh.row.size()) unit.part = part;

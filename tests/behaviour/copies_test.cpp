@@ -10,8 +10,9 @@ namespace {
 
 constexpr int kEvery = 3;
 
-// Trains until `steps` or an error, whose text comes back; rank 3 changes one value of its own after step 1.
-std::string train_with_a_fault(World& world, ShardOptions options, int steps) {
+// Trains until `steps` or an error, whose text comes back; `faulty` changes one value of its own after
+// step 1.
+std::string train_with_a_fault(World& world, ShardOptions options, int steps, int faulty = 3) {
   options.check_copies_every = kEvery;
   auto model = fully_shard(world, make_learner("gpt2"), options);
   torch::optim::SGD optimizer(model.parameters(), 0.05);
@@ -23,7 +24,7 @@ std::string train_with_a_fault(World& world, ShardOptions options, int steps) {
     }
     optimizer.step();
     optimizer.zero_grad();
-    if (step == 1 && world.rank() == 3) {
+    if (step == 1 && world.rank() == faulty) {
       at::NoGradGuard no_grad;
       model.flat_parameters().back().narrow(0, 0, 1).add_(1e-3);
     }
@@ -39,15 +40,17 @@ void expect_found(const std::string& told, const std::string& ranks) {
 TEST(Copies, WholeParametersThatDifferAreFound) {
   run_ranks(4, [](World& world) {
     expect_found(train_with_a_fault(world, {.strategy = Strategy::no_shard}, 5),
-                 "of rank 3 is not what rank 0");
-    expect_found(train_with_a_fault(world, {.replicate_below = 40}, 5), "'replicated' of rank 3");
+                 "ranks 0, 1, 2 agree and differ from rank 3,");
+    expect_found(train_with_a_fault(world, {.strategy = Strategy::no_shard}, 5, /*faulty=*/0),
+                 "ranks 1, 2, 3 agree and differ from rank 0,");
+    expect_found(train_with_a_fault(world, {.replicate_below = 40}, 5), "unit 'replicated': ranks 0, 1, 2");
   });
 }
 
 TEST(Copies, RowsThatDifferAreFoundByAllRanks) {
   run_ranks(4, [](World& world) {
     expect_found(train_with_a_fault(world, {.strategy = Strategy::hybrid_shard, .shard_size = 2}, 5),
-                 "of rank 3 is not what rank 1");
+                 "rank 1 differs from rank 3,");
   });
 }
 

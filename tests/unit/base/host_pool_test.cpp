@@ -48,6 +48,23 @@ TEST_F(HostPool, KeepsAtMostHalfOfTheMostInUse) {
   }
 }
 
+TEST_F(HostPool, APeakOfLongAgoIsForgotten) {
+  std::vector<at::Tensor> held;
+  for (int i = 0; i < 64; ++i) held.push_back(block(4 * kMiB));
+  held.clear();
+  EXPECT_GE(host_pool_stats().kept, static_cast<size_t>(200 * kMiB));
+  for (int i = 0; i < 1 << 17; ++i) block(kMiB);
+  EXPECT_LE(host_pool_stats().kept, static_cast<size_t>(4 * kMiB) + host_pool_stats().in_use);
+}
+
+TEST_F(HostPool, WhatIsKeptCanBeGivenBack) {
+  block(8 * kMiB);
+  EXPECT_GE(host_pool_stats().kept, static_cast<size_t>(8 * kMiB));
+  trim_host_pool();
+  EXPECT_EQ(host_pool_stats().kept, 0);
+  EXPECT_EQ(host_pool_stats().peak, host_pool_stats().in_use);
+}
+
 TEST_F(HostPool, BlocksAreAlignedWholeAndTheirOwn) {
   std::vector<at::Tensor> all;
   for (int64_t size = 1; size < 9 * kMiB; size = size * 3 + 1)
@@ -83,7 +100,7 @@ TEST_F(HostPool, RawMemoryAndProfilersKnowIt) {
 }
 
 TEST_F(HostPool, NoMemoryIsAnErrorInWords) {
-  const size_t before = host_pool_stats().in_use;
+  const size_t before = host_pool_stats().in_use, peak = host_pool_stats().peak;
   try {
     block(int64_t{1} << 50);
     FAIL() << "a petabyte";
@@ -91,6 +108,7 @@ TEST_F(HostPool, NoMemoryIsAnErrorInWords) {
     EXPECT_NE(std::string(error.what()).find("no memory for a tensor of"), std::string::npos) << error.what();
   }
   EXPECT_EQ(host_pool_stats().in_use, before);
+  EXPECT_EQ(host_pool_stats().peak, peak);
   EXPECT_NO_THROW(block(kMiB));
 }
 
