@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "base/host_pool.h"
 #include "base/log.h"
 #include "runtime/checks.h"
 #include "runtime/copies.h"
@@ -179,6 +180,7 @@ void Engine::adopt_plan(Mode mode) {
           std::any_of(schedule_.trace().begin(), schedule_.trace().end(), [&](const Access& access) {
             return access == Access{unit->id, Phase::backward};
           });
+  trim_host_pool();  // what the recorded cycle needed besides is not needed again
   note_memory();
 }
 

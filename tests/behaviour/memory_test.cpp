@@ -1,6 +1,7 @@
 // Promise: a rank holds 4N/W of state, and a step's extra memory is the planned slots and gradient buffers.
 #include <gtest/gtest.h>
 
+#include "base/host_pool.h"
 #include "models/gpt2.h"
 #include "support/allocator_watch.h"
 #include "support/ranks.h"
@@ -173,6 +174,25 @@ TEST(Counts, NoShardOnlyReduces) {
   run_ranks(2, [&](World& world) {
     const auto counts = counts_of_a_step(world, make_gpt2(4, 16, false), Strategy::no_shard);
     for (const auto& [name, one] : counts) require(one.gathers == 0 && one.reduces == 1, text(counts));
+  });
+}
+
+// Memory that only the making of a model, its first step or full_params() needed goes back to the system.
+TEST(Counts, WhatWasWholeForAWhileIsNotKept) {
+  run_processes(2, [](World& world) {
+    auto model = fully_shard(world, make_gpt2(4, 256), {});
+    require(detail::host_pool_stats().kept == 0, "kept after fully_shard");
+    torch::optim::SGD optimizer(model.parameters(), 0.01);
+    for (int step = 0; step < 4; ++step) {
+      model(model.module().batch(step)).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const auto whole = static_cast<size_t>(4 * model.num_parameters());
+    const size_t kept = detail::host_pool_stats().kept;
+    require(kept < whole / 2, "kept " + std::to_string(kept) + " of " + std::to_string(whole));
+    { const auto scope = model.full_params(); }
+    require(detail::host_pool_stats().kept == 0, "kept after full_params");
   });
 }
 

@@ -224,9 +224,10 @@ using Model = Sharded<LayersImpl>;
 using Scene = std::function<void(Model& model, int step, const std::function<at::Tensor(int)>& call,
                                  torch::optim::Optimizer& optimizer)>;
 
-State train_scene(World& world, int group, const Scene& scene) {
-  auto model = fully_shard(world, Layers(world.rank()),
-                           {.wrap = by_size(200), .replicate_below = 40, .reshard_group = group});
+State train_scene(World& world, int group, const Scene& scene, int64_t replicate_below) {
+  auto model =
+      fully_shard(world, Layers(world.rank()),
+                  {.wrap = by_size(200), .replicate_below = replicate_below, .reshard_group = group});
   fsdp::AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
   for (int step = 0; step < 6; ++step) {
     const auto draw = [&](int k) {
@@ -341,8 +342,11 @@ class ReshardGroupScene : public ::testing::TestWithParam<std::string> {};
 TEST_P(ReshardGroupScene, IsTheSameAsWithoutAGroup) {
   run_ranks(4, [&](World& world) {
     const Scene& scene = scenes().at(GetParam());
-    const std::string different = difference(train_scene(world, 2, scene), train_scene(world, 0, scene));
-    require(different.empty(), different);
+    for (const int64_t whole : {0, 40}) {
+      const std::string different =
+          difference(train_scene(world, 2, scene, whole), train_scene(world, 0, scene, whole));
+      require(different.empty(), different);
+    }
   });
 }
 
@@ -355,13 +359,23 @@ std::vector<std::string> scene_names() {
 INSTANTIATE_TEST_SUITE_P(All, ReshardGroupScene, ::testing::ValuesIn(scene_names()),
                          [](const auto& info) { return info.param; });
 
+struct AroundImpl : torch::nn::Module {
+  AroundImpl(const torch::nn::Linear& before_, const Layers& net_)
+      : before(register_module("before", before_)), net(register_module("net", net_)) {}
+  at::Tensor forward(const at::Tensor& x) { return net(before(x)); }
+  torch::nn::Linear before;
+  Layers net;
+};
+TORCH_MODULE(Around);
+
 TEST(ReshardGroups, ABlockShardedBeforeItsModel) {
   run_ranks(4, [](World& world) {
     const ShardOptions options{.wrap = by_size(200), .reshard_group = 2};
     Layers net(world.rank());
-    auto block = fully_shard(world, net->layers[1], options);
-    block(torch::ones({2, 16})).sum();  // and no backward
-    auto model = fully_shard(world, net, options);
+    torch::nn::Linear before(16, 16);
+    auto block = fully_shard(world, net, options);
+    block(torch::ones({2, 16}));  // and no backward
+    auto model = fully_shard(world, Around(before, net), options);
     for (int step = 0; step < 3; ++step) {
       model(torch::ones({2, 16}) * world.rank()).backward();
       require(model.memory_stats().overflow_bytes == 0, "kept after backward");
