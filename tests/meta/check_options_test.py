@@ -62,11 +62,17 @@ PAGE = """# Options
 | field | default |
 |---|---|
 | `timeout` | `300` |
+
+### `InitOptions`
+| field | default |
+|---|---|
+| `rank` | `{}` |
 """
 GOOD = {
     "docs/options.md": PAGE,
     "include/fsdp/options.h": OPTIONS,
     "include/fsdp/sharded_model.h": "struct FullParamsOptions {\n  bool offload = false;\n};\n",
+    "include/fsdp/world.h": "struct InitOptions {\n  std::optional<int> rank = {};\n};\n",
     "include/fsdp/comm.h": "struct CommOptions {\n  std::chrono::milliseconds timeout{300};  // of waits\n};\n",
 }
 
