@@ -78,6 +78,8 @@ class Sharding {
 };
 
 std::shared_ptr<Engine> Sharding::run() {
+  TORCH_CHECK(options_.check_copies_every >= 0, "fsdp: check_copies_every ", options_.check_copies_every,
+              "; it is a number of backwards, or 0 for never");
   walked_ = walk_module(module_);
   engine_ = std::make_shared<Engine>(world_, module_, options_);
   find_inner();

@@ -64,6 +64,18 @@ TEST(Copies, WithoutCopiesOrFaultsNothingIsSaid) {
   });
 }
 
+TEST(Copies, ANegativePeriodIsRefused) {
+  run_ranks(1, [](World& world) {
+    try {
+      auto model = fully_shard(world, make_learner("mlp"), {.check_copies_every = -1});
+    } catch (const c10::Error& error) {
+      return require(std::string(error.what()).find("check_copies_every -1") != std::string::npos,
+                     error.what());
+    }
+    require(false, "-1 was taken");
+  });
+}
+
 // A buffer with the rank's number in it, and one that counts.
 struct WithBuffersImpl : torch::nn::Module {
   explicit WithBuffersImpl(int rank) {
