@@ -94,16 +94,18 @@ class Comm {
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype);
 
   // slot[r * n, (r + 1) * n) becomes rank r's `shard` [n], cast to the slot's dtype. `shard` may be that part
-  // of `slot` itself unless `slot` came from allocate(). Gathering into allocated memory again first releases
-  // what was there.
+  // of `slot` itself. Where ranks share_memory() an allocated `slot` is then not copied at all: every rank
+  // keeps its own part there, and calls claim() before it writes to it again. Gathering into allocated memory
+  // again first releases what was there.
   Work all_gather(const at::Tensor& slot, const at::Tensor& shard, std::string_view label);
 
   // This rank reads `slot` no longer: once all have said so its memory may be gathered into again. Does not
   // wait for other ranks once the gather itself is complete.
   void release(const at::Tensor& slot);
 
-  // Waits until no rank reads `buffer` [allocated for reduce] any more. Call it before writing to it again.
-  void claim(const at::Tensor& buffer);
+  // Waits until no rank reads `memory` [allocated] any more: releases it here and waits for the others. Call
+  // it before writing again to a buffer for reduces, or to the own part of a slot.
+  void claim(const at::Tensor& memory);
 
   // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. Sums follow
   // the balanced binary tree over the rank index, in fp32 or wider, so the bits do not depend on timing
@@ -131,6 +133,8 @@ class Comm {
 
   // Whether sums follow the tree over the rank index, as reduce_scatter says (local, shm).
   bool sums_in_order() const;
+  // Whether memory allocated for gathers is one for all ranks of the group (local, shm).
+  bool shares_memory() const;
 
   // Makes every pending and future wait on this group throw CommError with `reason`, here and on all peers.
   // From any thread.
@@ -138,6 +142,8 @@ class Comm {
 
   // One row per operation used so far.
   std::vector<OpStats> stats() const;
+
+  bool operator==(const Comm& other) const { return state_ == other.state_; }  // the same group
 
  private:
   explicit Comm(std::shared_ptr<detail::CommState> state);

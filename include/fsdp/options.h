@@ -104,6 +104,9 @@ struct ShardOptions {
   int shard_size = 0;  // of hybrid strategies: ranks of a row, consecutive; 0: the ranks of a host
   ReduceOp gradients = ReduceOp::average;  // over ranks
   int limit_all_gathers = 2;               // units gathered at once; 0: no limit
+  // CPU ranks of one host keep their shards side by side in memory that all of them see: what is computed
+  // with as it is kept is not copied by a gather, and needs no slot.
+  bool share_shards = true;
   bool sync_module_states = true;          // parameters and buffers start as rank 0's
   bool sync_batchnorm = false;   // BatchNorm layers with parameters take their statistics over all ranks
   bool check_gradients = false;  // a gradient that is not finite is thrown, with its rank and parameter

@@ -49,9 +49,11 @@ class CommBackend {
   virtual const char* name() const = 0;
   // Whether operations that differ between ranks are found before they move a byte.
   virtual bool compares_operations() const { return false; }
+  // Whether memory allocated for gathers is one for all ranks.
+  virtual bool shares_memory() const { return false; }
   virtual at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) = 0;
   virtual void release(const at::Tensor& /*slot*/) {}
-  virtual void claim(const at::Tensor& /*buffer*/) {}
+  virtual void claim(const at::Tensor& /*memory*/) {}
 
   virtual WorkPtr all_gather(const at::Tensor& slot, const at::Tensor& shard, OpInfo info) = 0;
   virtual WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,

@@ -107,6 +107,7 @@ int Comm::rank() const { return state_->info.rank; }
 int Comm::size() const { return state_->info.size; }
 std::chrono::milliseconds Comm::timeout() const { return state_->info.options.timeout; }
 bool Comm::sums_in_order() const { return state_->backend->compares_operations(); }
+bool Comm::shares_memory() const { return state_->backend->shares_memory(); }
 const char* Comm::backend_name() const { return state_->backend->name(); }
 
 at::Tensor Comm::allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) {
@@ -125,7 +126,7 @@ Work Comm::all_gather(const at::Tensor& slot, const at::Tensor& shard, std::stri
 }
 
 void Comm::release(const at::Tensor& slot) { state_->backend->release(slot); }
-void Comm::claim(const at::Tensor& buffer) { state_->backend->claim(buffer); }
+void Comm::claim(const at::Tensor& memory) { state_->backend->claim(memory); }
 
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
                           std::string_view label) {

@@ -66,7 +66,8 @@ void Engine::start() {
   const bool sharded =
       std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->layout.ranks > 1; });
   executor_.share(sharded ? &mesh.row : nullptr);
-  for (const auto& unit : units) unit->outside = sharded && unit->layout.ranks == 1;
+  for (const auto& unit : units)
+    unit->outside = sharded && (unit->layout.ranks == 1 || unit->slot_bytes() == 0);
   for (UnitParam* param : params)
     if (param->requires_grad) watch(*param);
   executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
@@ -131,6 +132,7 @@ void Engine::leave() {
   state_ = mode_ == Mode::eval || failed ? TrainingState::idle : state_;
   executor_.keep_parts(false);
   executor_.release_all();
+  if (!failed) claim_shards();
 }
 
 void Engine::begin_cycle(Mode mode) {
@@ -278,6 +280,23 @@ void Engine::finish_task() {
   else
     executor_.release_all();
   drop_parts();
+  claim_shards();
+}
+
+// All ranks come here by the same way; one that did not is told so.
+void Engine::claim_shards() {
+  if (std::none_of(units.begin(), units.end(), [](const auto& unit) { return unit->lent; })) return;
+  mesh.row.barrier("after " + std::to_string(schedule_.boundary()) + " uses of units");
+  for (const auto& unit : units) unit->lent = unit->lent && unit->state != UnitState::sharded;
+}
+
+void Engine::before_write(Unit& unit) {
+  if (unit.lent) {
+    const Quiet quiet;
+    if (unit.pins == 0) executor_.release(unit);
+    unit.claim_shards();
+  }
+  unit.note_write();
 }
 
 void Engine::drop_parts() {
@@ -429,6 +448,7 @@ void Engine::absorb(Engine& inner) {
   gradients_.sync = kept_back_ == 0;
   for (auto& unit : inner.units) {
     if (unit->part) unit->part = mesh.part(unit->part->size());
+    if (unit->sharer) mesh.adopt(*unit->sharer);
     units.push_back(std::move(unit));
   }
   inner.units.clear();

@@ -47,6 +47,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool may_read() const;
   // An operator is about to read `unit`.
   void use(Unit& unit);
+  // An operator is about to write to a shard of `unit`.
+  void before_write(Unit& unit);
   // An operator met `error`; it is kept for the caller.
   void fail(std::exception_ptr error);
 
@@ -94,10 +96,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void drop_failed_task();
   void check_copies();
   void drop_parts();
+  void claim_shards();
   void check_module() const;
   void follow_requires_grad();
   void make_whole(Unit& unit, FullScope& scope);
-  void gather_whole(const Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only);
+  void gather_whole(Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only);
   void take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how);
   void check_scopes() const;
   void notice_writes();

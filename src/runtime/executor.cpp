@@ -174,7 +174,7 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   unit.from_part = can_gather_from_part(unit);
   if (unit.from_part && device_.is_cpu()) offset.reset();
   at::Tensor memory = arena_;
-  if (!offset)
+  if (!offset && unit.slot_bytes() > 0)
     memory = unit.layout.ranks > 1 && !unit.from_part
                  ? allocate(unit.slot_bytes())
                  : at::empty({unit.slot_bytes()}, at::TensorOptions().dtype(at::kByte).device(device_));
@@ -182,6 +182,7 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   carve(unit, memory, offset.value_or(0), &UnitRegion::slot, &UnitRegion::compute);
   unit.offset = offset.value_or(-1);
   unit.state = UnitState::gathering;
+  unit.lent = unit.sharer.has_value();
   resident_.push_back(&unit);
   for (const auto& region : unit.regions)
     if (region->slot.defined()) gather_region(*region, unit);
@@ -189,7 +190,12 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   ++unit.gathers;
 }
 
-void Executor::gather_region(UnitRegion& region, const Unit& unit) {
+void Executor::gather_region(UnitRegion& region, Unit& unit) {
+  const std::string label = remark_.empty() ? unit.name : unit.name + ": " + remark_;
+  if (region.together.defined()) {
+    region.gathering = unit.sharer->all_gather(as_reals(region.slot), as_reals(region.shard), label);
+    return;
+  }
   if (unit.from_part) {
     region.gathering =
         Comm(*unit.part)
@@ -201,8 +207,7 @@ void Executor::gather_region(UnitRegion& region, const Unit& unit) {
     return;
   }
   if (unit.layout.ranks > 1) {
-    region.gathering = comm_->all_gather(as_reals(region.slot), as_reals(region.shard),
-                                         remark_.empty() ? unit.name : unit.name + ": " + remark_);
+    region.gathering = comm_->all_gather(as_reals(region.slot), as_reals(region.shard), label);
     return;
   }
   if (!side_) {
@@ -259,7 +264,10 @@ void Executor::release(Unit& unit) {
     if (!region->slot.defined()) continue;
     std::exchange(region->gathering, Work()).wait();
     region->coded.reset();
-    if (unit.layout.ranks > 1 && !codec_ && !unit.from_part) comm_->release(as_reals(region->slot));
+    if (region->together.defined())
+      unit.sharer->release(as_reals(region->slot));
+    else if (unit.layout.ranks > 1 && !codec_ && !unit.from_part)
+      comm_->release(as_reals(region->slot));
     region->slot = at::Tensor();
   }
   unit.unbind();

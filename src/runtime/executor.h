@@ -53,7 +53,7 @@ class Executor {
 
  private:
   void gather(Unit& unit, std::optional<int64_t> offset);
-  void gather_region(UnitRegion& region, const Unit& unit);
+  void gather_region(UnitRegion& region, Unit& unit);
   bool can_gather_from_part(const Unit& unit) const;
   void keep_part(Unit& unit);
   void use(Unit& unit);

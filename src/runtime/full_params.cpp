@@ -65,10 +65,16 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
   }
 }
 
-void Engine::gather_whole(const Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only) {
+void Engine::gather_whole(Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only) {
   const int64_t n = region.shard.numel();
   if (unit.layout.ranks == 1 || n == 0) {
     if (whole.numel() > 0) whole.copy_(region.shard);
+  } else if (region.together.defined()) {
+    unit.lent = true;
+    unit.sharer->all_gather(as_reals(region.together), as_reals(region.shard), unit.name + ": whole")
+        .wait();
+    if (whole.numel() > 0) whole.copy_(region.together);
+    unit.sharer->release(as_reals(region.together));
   } else if (!rank0_only) {
     mesh.row.all_gather(as_reals(whole), as_reals(region.shard), unit.name).wait();
   } else if (world.rank() == 0) {
@@ -120,6 +126,7 @@ void Engine::close_full_params(int scope_) {
 
 void Engine::take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how) {
   const bool here = !how.rank0_only || world.rank() == 0;
+  if (how.write_back) unit.claim_shards();
   for (size_t i = 0; i < unit.regions.size() && here; ++i) {
     UnitRegion& region = *unit.regions[i];
     for (const auto& param : unit.params) {

@@ -22,12 +22,15 @@ struct Mesh {
   Comm row;                        // the same group as `all` where there is one row
   std::optional<Comm> column;      // none where there is one row
   std::map<int, Comm> parts = {};  // of the row, by their size
+  std::vector<Comm> adopted = {};  // rows of models that became part of this one
 
   // The part of the row with `ranks` ranks, this one among them. Collective.
   Comm part(int ranks);
   // The rank in the world of a rank of this row.
   int in_world(int rank_in_row) const { return all.rank() - row.rank() + rank_in_row; }
   void check_order(bool now);
+  // Units of a model that became part of this one keep `group`.
+  void adopt(const Comm& group);
   // Each once.
   std::vector<Comm> groups() const;
   // Of all groups together, by operation.

@@ -127,7 +127,7 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
       refuse(tag->region != nullptr ? tag->region->unit->engine : nullptr, wrong);
     if (tag->region == nullptr) return;
     Unit* unit = tag->region->unit;
-    if (tag->kind == TagKind::shard && traits.writes_argument(i)) unit->note_write();
+    if (tag->kind == TagKind::shard && traits.writes_argument(i)) unit->engine->before_write(*unit);
     if (tag->kind == TagKind::parameter && std::find(units.begin(), units.end(), unit) == units.end())
       units.push_back(unit);
   });

@@ -1,6 +1,7 @@
 // fully_shard(): from a module to an engine with shards.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -52,6 +53,8 @@ class Sharding {
   void choose_part(Unit& unit, const UnitOptions& own, bool whole);
   void make_regions(Unit& unit, const Precision& precision);
   void first_values(const UnitParam& param, const at::Tensor& whole) const;
+  bool can_share(const UnitRegion& region) const;
+  at::Tensor new_shard(UnitRegion& region);
   void make_shard(UnitRegion& region);
   std::unique_ptr<UnitParam> make_param(Unit& unit, const Placement& place);
   void move_into(UnitParam& param);
@@ -297,6 +300,29 @@ void Sharding::first_values(const UnitParam& param, const at::Tensor& whole) con
     options_.init(param.names.front(), place);
 }
 
+// See Note [Shared shards].
+bool Sharding::can_share(const UnitRegion& region) const {
+  const Unit& unit = *region.unit;
+  return options_.share_shards && world_.device().is_cpu() && unit.layout.ranks > 1 && !unit.part &&
+         !options_.gather_codec && region.compute == region.master && region.layout.shard_numel > 0 &&
+         engine_->mesh.row.shares_memory();
+}
+
+// Zeros.
+at::Tensor Sharding::new_shard(UnitRegion& region) {
+  const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
+  const int64_t n = region.layout.shard_numel;
+  if (!can_share(region)) return at::zeros({n}, options);
+  Unit& unit = *region.unit;
+  unit.sharer = engine_->mesh.row;
+  const auto bytes = n * static_cast<int64_t>(c10::elementSize(region.master));
+  region.together =
+      unit.sharer->allocate(MemoryUse::gather, bytes * unit.layout.ranks, at::kByte).view(region.master);
+  char* own = static_cast<char*>(region.together.mutable_data_ptr()) + bytes * unit.sharer->rank();
+  return at::from_blob(
+      own, {n}, [owner = region.together](void*) {}, options);
+}
+
 // The whole region exists for a moment only, as rank 0 has it.
 void Sharding::make_shard(UnitRegion& region) {
   const Unit& unit = *region.unit;
@@ -307,7 +333,7 @@ void Sharding::make_shard(UnitRegion& region) {
     if (&param->region() == &region) params.push_back(param.get());
   if (std::any_of(params.begin(), params.end(),
                   [&](const auto* param) { return tape_of(param->tensor) != nullptr; })) {
-    region.shard = at::zeros({n}, options);
+    region.shard = new_shard(region);
     for (UnitParam* param : params)
       defer(param->tensor, [this, param](const at::Tensor& value) { keep_slice(*param, value); });
   } else {
@@ -315,7 +341,11 @@ void Sharding::make_shard(UnitRegion& region) {
     for (const UnitParam* param : params) first_values(*param, whole);
     if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
       engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name).wait();
-    region.shard = unit.layout.ranks > 1 ? whole.narrow(0, engine_->mesh.row.rank() * n, n).clone() : whole;
+    region.shard = whole;
+    if (unit.layout.ranks > 1) {
+      region.shard = new_shard(region);
+      region.shard.copy_(whole.narrow(0, engine_->mesh.row.rank() * n, n));
+    }
   }
   region.shard_tag = mark(region.shard, TagKind::shard, &region);
   region.shard = watched(region.shard);

@@ -19,7 +19,7 @@ void point_at(UnitRegion& region, void* data) {
 }  // namespace
 
 int64_t UnitRegion::slot_bytes() const {
-  return in_place ? 0 : layout.total(unit->layout.ranks) * element_bytes(compute);
+  return in_place || together.defined() ? 0 : layout.total(unit->layout.ranks) * element_bytes(compute);
 }
 
 int64_t UnitRegion::buffer_bytes() const {
@@ -100,6 +100,21 @@ void Unit::unbind() {
                   param->region().compute);
 }
 
+// Note [Shared shards]
+// Where ranks share memory, and a region is computed with in the type it is kept in, the shards of all ranks
+// lie side by side as the region is laid out. Gathering is agreeing that all have written: no byte is copied,
+// and no slot is needed. So a rank must not write to its shard while another may still read it. What was
+// lent by a gather is claimed back when a call of the model without gradients, or its backward, has ended on
+// all ranks; and before any other write that the observer sees.
+void Unit::claim_shards() {
+  if (!lent) return;
+  TORCH_CHECK(state == UnitState::sharded, "fsdp: the parameters of unit '", name,
+              "' are written while an operator or a use() scope reads them");
+  for (const auto& region : regions)
+    if (region->together.defined()) sharer->claim(as_reals(region->together));
+  lent = false;
+}
+
 void Unit::note_write() {
   if (std::exchange(written, true)) return;
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
@@ -115,6 +130,7 @@ void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, at::Tenso
            at::ScalarType UnitRegion::*type) {
   for (const auto& region : unit.regions) {
     const bool slots = part == &UnitRegion::slot;
+    if (slots && region->together.defined()) region->slot = region->together;
     const int64_t bytes = slots ? region->slot_bytes() : region->buffer_bytes();
     if (bytes == 0) continue;
     (*region).*part = memory.narrow(0, offset, bytes).view((*region).*type);

@@ -35,6 +35,7 @@ struct UnitRegion {
 
   at::Tensor shard;     // [shard_numel]
   at::Tensor gradient;  // [shard_numel]; undefined where nothing was reduced yet, and between steps on a GPU
+  at::Tensor together;  // [total] the shards of all ranks, where they share memory: Note [Shared shards]
   at::Tensor slot;      // [total] while gathering or gathered
   at::Tensor kept;      // [total / ranks of a part] from forward to backward: Note [Parts of a row]
   at::Tensor buffer;    // [total] while gradients arrive
@@ -90,6 +91,7 @@ struct Unit : std::enable_shared_from_this<Unit> {
   UnitLayout layout;
   bool keep = false;          // from forward to backward
   bool outside = false;       // its slot is private memory, not part of the arena
+  std::optional<Comm> sharer;  // the group whose memory its shards lie in: Note [Shared shards]
   std::optional<Comm> part;   // the ranks that keep it between them from forward to backward
   bool read_backward = true;  // as far as the plan knows
   bool average = true;
@@ -104,6 +106,7 @@ struct Unit : std::enable_shared_from_this<Unit> {
   bool summoned = false;  // whole, in a full_params() scope
   int pins = 0;           // operators in flight that read it
   bool written = false;   // an operator wrote to its shards since they were gathered
+  bool lent = false;      // other ranks may read its shards where they lie
   int64_t gathers = 0;
   int64_t reduces = 0;
   bool open = false;   // gradients have arrived that are not reduced
@@ -119,6 +122,8 @@ struct Unit : std::enable_shared_from_this<Unit> {
   // Lets the parameters see `slot` of each region, or nothing.
   void bind();
   void unbind();
+  // Waits until no rank reads the shards where they lie: before this rank writes to them.
+  void claim_shards();
   // The next reader finds changed values: LibTorch then refuses a backward that began with the old ones.
   void note_written();
   // An operator is about to write to a shard. Version counters do not tell: optimizers write through data().

@@ -42,7 +42,8 @@ struct Region {
 // Note [Shared slots]
 // A slot allocated for gathers is ONE memory mapped by all ranks of the host: a gather is "everyone writes
 // its shard once", and nothing is copied out. So a rank may write its shard only when every rank has released
-// what the slot held before. Memory for reduces is W blocks, one per rank: a rank writes its own and reads
+// what the slot held before. Where shards lie in the slot for good, a gather copies nothing and a rank waits
+// before it changes its own. Memory for reduces is W blocks, one per rank: a rank writes its own and reads
 // its part of all. Each range used gets a counter inside the allocation, given out in order of first use,
 // which is the same on every rank because collectives are. A use adds W to the expected count; a rank that
 // has finished adds one.

@@ -194,23 +194,31 @@ void Rounds::look_for_mismatch() {
     if (op->consumed_ == 0 && !compare(*op)) return;
 }
 
-// Collectives move on meanwhile: the message may come from a rank that waits for one of them.
 void Rounds::wait_message(const Message& message, const OpInfo& info, Clock::time_point started,
                           Clock::time_point deadline) {
   RoundOp op;
   op.info = info;
   op.sequence_ = message.number;
   op.issued_at_ = started;
-  if (message.complete) return;
+  wait_beside(
+      op, kMessages, deadline, [&] { return message.complete; }, [&](int r) { return r == message.peer; });
+}
+
+void Rounds::wait_completions(const RoundOp& op, Clock::time_point deadline,
+                              const std::function<bool()>& ready) {
+  wait_beside(op, kCompletions, deadline, ready, [this](int r) { return owes(r); });
+}
+
+void Rounds::wait_beside(const RoundOp& op, uint32_t interests, Clock::time_point deadline,
+                         const std::function<bool()>& ready, const std::function<bool(int)>& needs) {
+  const auto move_on = [&] {
+    while (!ready() && may_advance_front() && advance(*RoundOpPtr(pending_.front()))) {
+    }
+    return ready();
+  };
+  if (ready()) return;
   try {
-    wait(
-        op, pending_.empty() ? kMessages : kEverything, deadline,
-        [&] {
-          while (!message.complete && may_advance_front() && advance(*RoundOpPtr(pending_.front()))) {
-          }
-          return message.complete;
-        },
-        [&](int r) { return r == message.peer; });
+    wait(op, pending_.empty() ? interests : kEverything, deadline, move_on, needs);
   } catch (...) {
     pending_.clear();
     throw;

@@ -75,10 +75,7 @@ class Rounds {
   void complete(const RoundOpPtr& op, Clock::time_point deadline);
 
   // Waits for a condition that completions of other ranks make true.
-  template <class Ready>
-  void wait_completions(const RoundOp& op, Clock::time_point deadline, Ready ready) {
-    wait(op, kCompletions, deadline, ready, [this](int r) { return owes(r); });
-  }
+  void wait_completions(const RoundOp& op, Clock::time_point deadline, const std::function<bool()>& ready);
   void wait_message(const Message& message, const OpInfo& info, Clock::time_point started,
                     Clock::time_point deadline);
 
@@ -96,6 +93,10 @@ class Rounds {
     settle(gate_.wait(all, deadline, pump_and_check, needs, [this] { look_for_mismatch(); }), op, needs);
   }
 
+  // Waits for something that is no operation. Operations move on meanwhile: who makes it true may wait for
+  // one of them.
+  void wait_beside(const RoundOp& op, uint32_t interests, Clock::time_point deadline,
+                   const std::function<bool()>& ready, const std::function<bool(int)>& needs);
   void settle(Gate::Outcome outcome, const RoundOp& op, const std::function<bool(int)>& late);
   void complete_front(Clock::time_point deadline);
   bool advance(RoundOp& op);

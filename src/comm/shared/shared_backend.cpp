@@ -49,12 +49,13 @@ class SharedBackend final : public CommBackend {
 
   const char* name() const override { return name_; }
   bool compares_operations() const override { return true; }
+  bool shares_memory() const override { return true; }
 
   void wait_for_all_to_join();
 
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) override;
   void release(const at::Tensor& slot) override;
-  void claim(const at::Tensor& buffer) override;
+  void claim(const at::Tensor& memory) override;
 
   WorkPtr all_gather(const at::Tensor& slot, const at::Tensor& shard, OpInfo info) override;
   WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
@@ -179,15 +180,13 @@ RoundOpPtr SharedBackend::gather_op(const at::Tensor& slot, const at::Tensor& sh
     return make_gather_op(gate_.view(), info_.rank, whole, from);
   const size_t part = whole.size / static_cast<size_t>(info_.size);
   char* to = whole.data + static_cast<size_t>(info_.rank) * part;
-  TORCH_CHECK(from != to,
-              "fsdp: all_gather into allocated memory takes the shard from private memory; it was given the "
-              "slot's own part, which other ranks may still read. Pass the shard itself.");
   const auto offset = static_cast<size_t>(whole.data - allocation->own());
   for (Region* old : allocation->overlapping(offset, whole.size))
     if (old->held) finish_use(*old);
   std::vector<Completion> before;
   Region& region = allocation->begin_use(offset, whole.size, before);
-  RoundOpPtr op = make_shared_gather_op(to, from, part, std::move(before));
+  // What lies there already is not written again: nothing needs to be waited for.
+  RoundOpPtr op = from == to ? make_barrier_op() : make_shared_gather_op(to, from, part, std::move(before));
   op->allocation = allocation->number();
   op->offset = offset;
   region.operation = op;
@@ -213,15 +212,18 @@ void SharedBackend::release(const at::Tensor& slot) {
   if (region->held) finish_use(*region);
 }
 
-void SharedBackend::claim(const at::Tensor& buffer) {
-  const Bytes whole = bytes_of(buffer);
+void SharedBackend::claim(const at::Tensor& memory) {
+  const Bytes whole = bytes_of(memory);
   const AllocationPtr allocation = table_->find(whole.data, whole.size);
-  if (!allocation || allocation->use() != MemoryUse::reduce) return;
+  if (!allocation || whole.size == 0) return;
   RoundOp context;
   context.info = {"claim", ""};
   const auto offset = static_cast<size_t>(whole.data - allocation->own());
+  const std::vector<Region*> regions = allocation->overlapping(offset, whole.size);
+  for (Region* region : regions)
+    if (allocation->use() == MemoryUse::gather && region->held) finish_use(*region);
   named([&] {
-    for (Region* region : allocation->overlapping(offset, whole.size)) {
+    for (Region* region : regions) {
       if (const auto pending = region->operation.lock()) rounds_.complete(pending, deadline());
       rounds_.wait_completions(context, deadline(), [&] { return region->completion().reached(); });
       region->held = false;
