@@ -107,9 +107,9 @@ struct ShardOptions {
   // CPU ranks of one host keep their shards side by side in memory that all of them see: what is computed
   // with as it is kept is not copied by a gather, and needs no slot.
   bool share_shards = true;
-  bool sync_module_states = true;          // parameters and buffers start as rank 0's
-  bool sync_batchnorm = false;   // BatchNorm layers with parameters take their statistics over all ranks
-  bool check_gradients = false;  // a gradient that is not finite is thrown, with its rank and parameter
+  bool sync_module_states = true;  // parameters and buffers start as rank 0's
+  bool sync_batchnorm = false;     // BatchNorm layers with parameters take their statistics over all ranks
+  bool check_gradients = false;    // a gradient that is not finite is thrown, with its rank and parameter
   // After every so many backwards ranks compare parameters of which they hold copies (no_shard,
   // replicate_below, rows of a hybrid strategy): one that differs is thrown, with rank and unit. In
   // reproducible mode rank 0 logs state_hash() as well. 0: never.

@@ -71,8 +71,7 @@ void Engine::gather_whole(Unit& unit, UnitRegion& region, at::Tensor& whole, boo
     if (whole.numel() > 0) whole.copy_(region.shard);
   } else if (region.together.defined()) {
     unit.lent = true;
-    unit.sharer->all_gather(as_reals(region.together), as_reals(region.shard), unit.name + ": whole")
-        .wait();
+    unit.sharer->all_gather(as_reals(region.together), as_reals(region.shard), unit.name + ": whole").wait();
     if (whole.numel() > 0) whole.copy_(region.together);
     unit.sharer->release(as_reals(region.together));
   } else if (!rank0_only) {

@@ -89,11 +89,11 @@ struct Unit : std::enable_shared_from_this<Unit> {
   UnitId id = 0;
   std::string name;
   UnitLayout layout;
-  bool keep = false;          // from forward to backward
-  bool outside = false;       // its slot is private memory, not part of the arena
+  bool keep = false;           // from forward to backward
+  bool outside = false;        // its slot is private memory, not part of the arena
   std::optional<Comm> sharer;  // the group whose memory its shards lie in: Note [Shared shards]
-  std::optional<Comm> part;   // the ranks that keep it between them from forward to backward
-  bool read_backward = true;  // as far as the plan knows
+  std::optional<Comm> part;    // the ranks that keep it between them from forward to backward
+  bool read_backward = true;   // as far as the plan knows
   bool average = true;
   std::vector<std::unique_ptr<UnitRegion>> regions;
   std::vector<std::unique_ptr<UnitParam>> params;

@@ -60,8 +60,8 @@ TEST_P(Memory, IsFourValuesPerElementOverWAndThePlannedBuffers) {
     const int64_t control = shared_memory_bytes() - alone;
     const int64_t shared_before = shared_memory_bytes();
     auto learner = make_gpt2(kBlocks, kWidth);
-    auto model = fully_shard(world, learner,
-                             {.wrap = by_type<models::GPT2BlockImpl>(), .share_shards = shares});
+    auto model =
+        fully_shard(world, learner, {.wrap = by_type<models::GPT2BlockImpl>(), .share_shards = shares});
     AdamW optimizer(model.parameters(), AdamWOptions(1e-3));
     const auto step = [&](int64_t number) {
       model(learner->batch(number * world.size() + world.rank())).backward();
@@ -109,12 +109,15 @@ TEST_P(Memory, IsFourValuesPerElementOverWAndThePlannedBuffers) {
     require(stats.buffer_bytes <= own_buffers, figures("gradient buffers", stats.buffer_bytes, own_buffers));
     if (world.rank() == 0)
       std::printf("W=%d%s: state %ld of 4N/W = %ld, slots %ld, gradient buffers %ld, shared %ld bytes\n",
-                  world.size(), shares ? ", shards side by side" : "", own_state, state, stats.arena_bytes, stats.buffer_bytes, shared);
+                  world.size(), shares ? ", shards side by side" : "", own_state, state, stats.arena_bytes,
+                  stats.buffer_bytes, shared);
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(WorldSizes, Memory, ::testing::ValuesIn(std::vector<std::pair<int, bool>>{
-                                                {1, true}, {2, false}, {4, false}, {8, false}, {2, true}, {4, true}, {8, true}}));
+INSTANTIATE_TEST_SUITE_P(
+    WorldSizes, Memory,
+    ::testing::ValuesIn(std::vector<std::pair<int, bool>>{
+        {1, true}, {2, false}, {4, false}, {8, false}, {2, true}, {4, true}, {8, true}}));
 
 // Reads how often each unit moves in one step, when its plan is known.
 std::map<std::string, UnitCounts> counts_of_a_step(World& world, std::shared_ptr<Learner> learner,

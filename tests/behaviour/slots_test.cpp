@@ -62,6 +62,25 @@ TEST(Slots, ThatOverlapMayBeGatheredWithoutWaitingInBetween) {
   });
 }
 
+// A claim may wait for a rank that itself waits for an operation this one has issued and not yet moved.
+TEST(Slots, AreClaimedWhileOperationsMoveOn) {
+  run_both(2, [](World& world) {
+    auto comm = Comm::create(world, {.timeout = milliseconds(20000)});
+    auto home = comm.allocate(MemoryUse::gather, 2 * kPart, at::kFloat);
+    auto own = home.narrow(0, comm.rank() * kPart, kPart);
+    auto big = at::ones({1 << 22});  // more than is published when it is issued
+    comm.all_gather(home, own, "in place").wait();
+    auto sum = comm.all_reduce(big, ReduceOp::sum, "big");
+    if (world.rank() == 1) {
+      sum.wait();
+      comm.release(home);
+    }
+    comm.claim(home);
+    sum.wait();
+    require(all_are(big, 2), "the sum is there");
+  });
+}
+
 TEST(Slots, OfAllRanksMustBeTheSameMemory) {
   const auto faults =
       [](const std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b, int rank)>& choose) {

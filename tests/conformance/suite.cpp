@@ -187,6 +187,20 @@ void check_allocated_memory(World& world, const Conduct& conduct) {
   auto narrow_slot = comm.allocate(MemoryUse::gather, total, at::kBFloat16);
   comm.all_gather(narrow_slot, at::full({kPart}, 1.00390625f, arena.options()), "cast").wait();
   require(narrow_slot.eq(1.0).all().item<bool>(), "fp32 shards are rounded to the bf16 slot");
+  // Shards that lie in the slot for good: claimed before each write, nobody may see a value of the next
+  // round.
+  auto home = comm.allocate(MemoryUse::gather, total, at::kFloat);
+  auto own = home.narrow(0, comm.rank() * kPart, kPart);
+  for (int round = 0; round < 60; ++round) {
+    comm.claim(home);
+    own.fill_(round * 100 + comm.rank());
+    comm.all_gather(home, own, "in place").wait();
+    if ((comm.rank() + round) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    for (int r = 0; r < comm.size(); ++r)
+      require(home.narrow(0, r * kPart, kPart).eq(round * 100 + r).all().item<bool>(),
+              "in place, round " + std::to_string(round));
+    if (round % 2 == 0) comm.release(home);
+  }
   // A reduce buffer used in turns.
   auto buffer = comm.allocate(MemoryUse::reduce, total, at::kFloat);
   auto output = at::empty({kPart}, arena.options());

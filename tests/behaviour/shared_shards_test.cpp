@@ -1,0 +1,231 @@
+// Promise: where ranks share memory a gather copies nothing, and no rank sees a value before all are ready.
+#include <chrono>
+#include <thread>
+
+#include "behaviour/misuse_net.h"
+
+namespace fsdp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr auto kLong = std::chrono::milliseconds(150);
+
+ShardOptions by_linear() { return {.wrap = by_size(100)}; }
+
+// Threads and processes alike.
+void run_both(int size, const RankBody& body) {
+  run_ranks(size, body);
+  run_processes(size, body);
+}
+
+// A net that may be late between two readings of one layer: others need not wait for it.
+struct Twice : Learner {
+  Twice() {
+    const SeededHere seeded(5);
+    layer = register_module("layer", torch::nn::Linear(12, 12));
+    head = register_module("head", torch::nn::Linear(12, 8));
+    for (auto& parameter : layer->parameters()) parameter.requires_grad_(false);
+  }
+  std::vector<Tensor> batch(int64_t index) const override {
+    auto gen = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(index));
+    return {torch::randn({4, 12}, gen)};
+  }
+  Tensor forward(const std::vector<Tensor>& batch) override {
+    const Tensor hidden = layer(batch[0]);
+    if (late && forward_is_late) std::this_thread::sleep_for(kLong);
+    if (late && !forward_is_late)
+      hidden.register_hook([](const Tensor&) { std::this_thread::sleep_for(kLong); });
+    return head(layer(hidden)).square().mean();
+  }
+  torch::nn::Linear layer{nullptr}, head{nullptr};
+  bool late = false;
+  bool forward_is_late = true;
+};
+
+void fill_by_pointer(const Tensor& slice) {
+  auto* data = static_cast<float*>(slice.data_ptr());
+  std::fill(data, data + slice.numel(), 100.0F);
+}
+
+TEST(SharedShards, NeedNoSlots) {
+  run_both(2, [](World& world) {
+    for (const bool shares : {true, false}) {
+      const auto net = std::make_shared<Net>();
+      ShardOptions options = by_linear();
+      options.share_shards = shares;
+      auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), options);
+      torch::optim::SGD optimizer(model.parameters(), 0.1);
+      Scene scene{world, net, model, optimizer};
+      for (int i = 0; i < 3; ++i) scene.train();
+      const MemoryStats stats = model.memory_stats();
+      require((stats.arena_bytes == 0) == shares, "slots of " + std::to_string(stats.arena_bytes));
+      require(stats.overflow_bytes == 0 && stats.all_gathers > 0, "nothing beside them");
+    }
+  });
+}
+
+// What is cast on its way, or transformed, is another rank's business only when it arrives.
+TEST(SharedShards, AreOnlyWhatIsComputedWithAsItIsKept) {
+  run_ranks(2, [](World& world) {
+    const auto net = std::make_shared<Net>();
+    ShardOptions options = by_linear();
+    options.unit = [](const std::string& unit) {
+      return unit == "first" ? UnitOptions{.precision = bf16()} : UnitOptions{};
+    };
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), options);
+    const int64_t slots = model.memory_stats().arena_bytes;
+    const int64_t first = 2 * (12 * 14 + 14);
+    const int64_t padding = 2 * 512;
+    require(first <= slots && slots <= first + padding, "slots of " + std::to_string(slots));
+  });
+}
+
+// A slice is this rank's: what is saved or copied with its storage is no more than that.
+TEST(SharedShards, SlicesHaveAStorageOfTheirOwn) {
+  run_ranks(2, [](World& world) {
+    auto model = fully_shard(world, std::make_shared<Net>(), {.wrap = whole_model()});
+    for (const Tensor& flat : model.flat_parameters())
+      require(flat.storage().nbytes() == flat.nbytes() && flat.storage_offset() == 0,
+              std::to_string(flat.storage().nbytes()) + " bytes of storage");
+  });
+}
+
+// Writes that nobody sees, and gives back what was there.
+class Overwritten {
+ public:
+  explicit Overwritten(const Sharded<Learner>& model) : model_(model) {
+    for (const Tensor& slice : model.parameters()) {
+      before_.push_back(slice.detach().clone());
+      fill_by_pointer(slice);
+    }
+  }
+  ~Overwritten() {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < before_.size(); ++i) model_.parameters()[i].copy_(before_[i]);
+  }
+  Overwritten(const Overwritten&) = delete;
+  Overwritten& operator=(const Overwritten&) = delete;
+
+ private:
+  const Sharded<Learner>& model_;
+  std::vector<Tensor> before_;
+};
+
+TEST(SharedShards, AreNotReadWhenACallWithoutGradientsIsOver) {
+  run_both(2, [](World& world) {
+    const auto net = std::make_shared<Twice>();
+    const at::NoGradGuard no_grad;
+    const auto batch = net->batch(0);
+    const float wanted = net->forward(batch).item<float>();
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
+    net->late = world.rank() == 1;
+    for (const int step : {0, 1}) {  // on demand, and by plan
+      const float found = model(batch).item<float>();
+      const Overwritten overwritten(model);
+      require(found == wanted, "step " + std::to_string(step) + ": " + std::to_string(found));
+    }
+  });
+}
+
+// A frozen layer is read by the last node of a backward, when every gradient is on its way.
+TEST(SharedShards, AreNotReadWhenABackwardIsOver) {
+  run_both(2, [](World& world) {
+    const auto net = std::make_shared<Twice>();
+    Tensor input = net->batch(0)[0].requires_grad_();
+    net->forward({input}).backward();
+    const Tensor wanted = input.grad().clone();
+    net->zero_grad();
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
+    net->late = world.rank() == 1;
+    net->forward_is_late = false;
+    for (const int step : {0, 1, 2}) {  // on demand, and by plan
+      input.mutable_grad() = Tensor();
+      model(std::vector<Tensor>{input}).backward();
+      const Overwritten overwritten(model);
+      require(input.grad().equal(wanted), "the gradient of step " + std::to_string(step));
+      model.zero_grad();
+    }
+  });
+}
+
+// Between forward and backward units stay gathered: a write by an operator waits for those who read.
+TEST(SharedShards, AWriteWaitsForOtherRanksForward) {
+  run_both(2, [](World& world) {
+    const auto net = std::make_shared<Twice>();
+    const auto batch = net->batch(0);
+    const float wanted = net->forward(batch).item<float>();
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
+    net->late = world.rank() == 1;
+    const float found = model(batch).item<float>();
+    {
+      const at::NoGradGuard no_grad;
+      for (Tensor slice : model.parameters()) slice.fill_(100);
+    }
+    require(found == wanted, std::to_string(found));
+    require(model(batch).item<float>() != wanted, "what was written is found");
+  });
+}
+
+TEST(SharedShards, AWriteWaitsForOtherRanksScope) {
+  run_both(2, [](World& world) {
+    const auto net = std::make_shared<Net>();
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
+    for (int round = 0; round < 20; ++round) {
+      {
+        const at::NoGradGuard no_grad;
+        for (Tensor slice : model.parameters()) slice.fill_(round);
+      }
+      const auto whole = model.full_params();
+      require(net->head->weight.eq(round).all().item<bool>(), "round " + std::to_string(round));
+    }
+    {
+      const auto whole = model.full_params({.write_back = true});
+      const at::NoGradGuard no_grad;
+      net->head->weight.fill_(7);
+    }
+    const auto whole = model.full_params({.rank0_only = true});
+    if (world.rank() == 0) require(net->head->weight.eq(7).all().item<bool>(), "what was written back");
+  });
+}
+
+TEST(SharedShards, AWriteBesideAReaderOfThisRankIsRefused) {
+  run_ranks(2, [](World& world) {
+    const auto net = std::make_shared<Net>();
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
+    std::string words = "not refused";
+    net->inside = [&](Net& inner) {
+      const auto scope = use(inner.first->weight);
+      const at::NoGradGuard no_grad;
+      try {
+        for (Tensor slice : model.parameters()) slice.fill_(1);
+      } catch (const c10::Error& error) {
+        words = error.what_without_backtrace();
+      }
+    };
+    model(net->batch(0));
+    require(words.find("'first' are written while") != std::string::npos, words);
+  });
+}
+
+// Units of an inner model stay in its group's memory; the outer model's figures count them.
+TEST(SharedShards, OfAnInnerModelMoveWithIt) {
+  run_both(2, [](World& world) {
+    const auto plain = std::make_shared<Net>();
+    const State wanted = train_plain(*plain, 2, 4, Optim::sgd);
+    const auto net = std::make_shared<Net>();
+    auto inner = fully_shard(world, net->first, {.wrap = whole_model()});
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
+    train_sharded(model, world, 4, Optim::sgd);
+    const std::string different = difference(state_of(model), wanted);
+    require(different.empty(), different);
+    int64_t moved = 0, counted = 0;
+    for (const OpStats& one : model.comm_stats())
+      if (one.op == "all_gather") moved = one.count;
+    for (const UnitCounts& one : model.unit_counts()) counted += one.gathers;
+    require(moved >= counted && counted > 0, std::to_string(moved) + " of " + std::to_string(counted));
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::testing
