@@ -66,8 +66,7 @@ void Engine::start() {
   const bool sharded =
       std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->layout.ranks > 1; });
   executor_.share(sharded ? &mesh.row : nullptr);
-  for (const auto& unit : units)
-    unit->outside = sharded && (unit->layout.ranks == 1 || unit->slot_bytes() == 0);
+  for (const auto& unit : units) unit->outside = sharded && unit->layout.ranks == 1;
   for (UnitParam* param : params)
     if (param->requires_grad) watch(*param);
   executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
@@ -286,7 +285,7 @@ void Engine::finish_task() {
 // All ranks come here by the same way; one that did not is told so.
 void Engine::claim_shards() {
   if (std::none_of(units.begin(), units.end(), [](const auto& unit) { return unit->lent; })) return;
-  mesh.row.barrier("after " + std::to_string(schedule_.boundary()) + " uses of units");
+  mesh.row.barrier("shards are not read");
   for (const auto& unit : units) unit->lent = unit->lent && unit->state != UnitState::sharded;
 }
 
