@@ -140,18 +140,11 @@ TEST(DeferredInit, AFunctionMayFillWhatHasNoTape) {
 }
 
 TEST(DeferredInit, MisuseIsAnsweredInWords) {
-  const auto told = [](const std::string& words, const std::function<void()>& does) {
-    std::string heard = "nothing";
-    try {
-      does();
-    } catch (const c10::Error& error) {
-      heard = error.what_without_backtrace();
-    }
-    EXPECT_NE(heard.find(words), std::string::npos) << heard;
-  };
-  told("cannot run without memory", [] { on_meta([] { return torch::ones({1}).item<float>(); }); });
+  require_words(refusal([] { on_meta([] { return torch::ones({1}).item<float>(); }); }),
+                "cannot run without memory");
   run_ranks(1, [&](World& world) {
-    told("'weight' is on the meta device", [&] { fully_shard(world, std::make_shared<OnMeta>()); });
+    require_words(refusal([&] { fully_shard(world, std::make_shared<OnMeta>()); }),
+                  "'weight' is on the meta device");
   });
   EXPECT_FALSE(torch::zeros({1}).is_meta()) << "an error ends it too";
 }

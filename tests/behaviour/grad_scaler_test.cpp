@@ -174,26 +174,17 @@ TEST(GradScaler, MisuseIsAnsweredInWords) {
   run_ranks(1, [](World& world) {
     at::Tensor weight = torch::ones({1}, torch::requires_grad());
     torch::optim::SGD optimizer({weight}, 1.0);
-    const auto told = [](const std::string& words, const std::function<void()>& does) {
-      std::string heard = "nothing";
-      try {
-        does();
-      } catch (const c10::Error& error) {
-        heard = error.what_without_backtrace();
-      }
-      require(heard.find(words) != std::string::npos, "'" + words + "', not: " + heard);
-    };
     GradScaler scaler(world);
-    told("update() without", [&] { scaler.update(); });
+    require_words(refusal([&] { scaler.update(); }), "update() without");
     scaler.unscale_(optimizer);
-    told("already", [&] { scaler.unscale_(optimizer); });
+    require_words(refusal([&] { scaler.unscale_(optimizer); }), "already");
     scaler.step(optimizer);
-    told("twice", [&] { scaler.step(optimizer); });
-    told("growth_factor 1", [&] { GradScaler(world, {.growth_factor = 1}); });
-    told("backoff_factor 2", [&] { GradScaler(world, {.backoff_factor = 2}); });
-    told("growth_interval 0", [&] { GradScaler(world, {.growth_interval = 0}); });
-    told("a scale of 0", [&] { GradScaler(world, {.init_scale = 0}); });
-    told("a scale of inf", [&] { scaler.load_state_dict({.scale = INFINITY}); });
+    require_words(refusal([&] { scaler.step(optimizer); }), "twice");
+    require_words(refusal([&] { GradScaler(world, {.growth_factor = 1}); }), "growth_factor 1");
+    require_words(refusal([&] { GradScaler(world, {.backoff_factor = 2}); }), "backoff_factor 2");
+    require_words(refusal([&] { GradScaler(world, {.growth_interval = 0}); }), "growth_interval 0");
+    require_words(refusal([&] { GradScaler(world, {.init_scale = 0}); }), "a scale of 0");
+    require_words(refusal([&] { scaler.load_state_dict({.scale = INFINITY}); }), "a scale of inf");
   });
 }
 

@@ -112,12 +112,7 @@ TEST(HybridMesh, AccumulatesAndKeepsBack) {
 TEST(HybridMesh, RowsThatDoNotFitAreRefused) {
   run_ranks(4, [](World& world) {
     const auto said = [&](const ShardOptions& options) {
-      try {
-        auto model = fully_shard(world, make_learner("mlp"), options);
-      } catch (const c10::Error& error) {
-        return std::string(error.what());
-      }
-      return std::string();
+      return refusal([&] { const auto model = fully_shard(world, make_learner("mlp"), options); });
     };
     const auto odd = said({.strategy = Strategy::hybrid_shard, .shard_size = 3});
     require(odd.find("4 ranks cannot be rows of 3") != std::string::npos, odd);

@@ -393,12 +393,7 @@ TEST(ReshardGroups, AloneTheyAreIgnored) {
 TEST(ReshardGroups, GroupsThatDoNotFitAreRefused) {
   run_ranks(4, [](World& world) {
     const auto said = [&](const ShardOptions& options) {
-      try {
-        auto model = fully_shard(world, make_learner("mlp"), options);
-      } catch (const c10::Error& error) {
-        return std::string(error.what());
-      }
-      return std::string();
+      return refusal([&] { const auto model = fully_shard(world, make_learner("mlp"), options); });
     };
     const auto odd = said({.reshard_group = 3});
     require(odd.find("reshard_group 3 does not divide the 4 ranks") != std::string::npos, odd);

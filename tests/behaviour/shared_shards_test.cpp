@@ -13,12 +13,6 @@ constexpr auto kLong = std::chrono::milliseconds(150);
 
 ShardOptions by_linear() { return {.wrap = by_size(100)}; }
 
-// Threads and processes alike.
-void run_both(int size, const RankBody& body) {
-  run_ranks(size, body);
-  run_processes(size, body);
-}
-
 // A net that may be late between two readings of one layer: others need not wait for it.
 struct Twice : Learner {
   Twice() {
@@ -201,18 +195,16 @@ TEST(SharedShards, AWriteBesideAReaderOfThisRankIsRefused) {
   run_ranks(2, [](World& world) {
     const auto net = std::make_shared<Net>();
     auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
-    std::string words = "not refused";
+    std::string words;
     net->inside = [&](Net& inner) {
       const auto scope = use(inner.first->weight);
       const at::NoGradGuard no_grad;
-      try {
+      words = refusal([&] {
         for (Tensor slice : model.parameters()) slice.fill_(1);
-      } catch (const c10::Error& error) {
-        words = error.what_without_backtrace();
-      }
+      });
     };
     model(net->batch(0));
-    require(words.find("'first' are written while") != std::string::npos, words);
+    require_words(words, "'first' are written while");
   });
 }
 

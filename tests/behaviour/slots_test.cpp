@@ -20,12 +20,6 @@ at::Tensor filled(double value) { return at::full({kPart}, value, at::kFloat); }
 
 bool all_are(const at::Tensor& tensor, double value) { return tensor.eq(value).all().item<bool>(); }
 
-// Threads and processes alike.
-void run_both(int size, const RankBody& body) {
-  run_ranks(size, body);
-  run_processes(size, body);
-}
-
 TEST(Slots, AreHeldWhileAnotherRankIsTwoGathersAhead) {
   run_both(2, [](World& world) {
     auto comm = Comm::create(world);

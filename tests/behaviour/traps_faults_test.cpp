@@ -8,17 +8,14 @@ namespace {
 
 using at::Tensor;
 
-// What `fn` throws: "CommError", the words of a c10::Error, or "nothing".
+// What `fn` throws: "CommError", the words of a c10::Error, or "not refused".
 template <class Fn>
 std::string thrown(Fn&& fn) {
   try {
-    fn();
+    return refusal(fn);
   } catch (const CommError&) {
     return "CommError";
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
   }
-  return "nothing";
 }
 
 bool is_comm_error(const std::exception_ptr& error) {

@@ -10,21 +10,6 @@ namespace {
 using at::Tensor;
 using ::testing::HasSubstr;
 
-// The words of the c10::Error that fn throws.
-template <class Fn>
-std::string refusal(Fn&& fn) {
-  try {
-    fn();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "not refused";
-}
-
-void require_words(const std::string& got, const std::string& words) {
-  require(got.find(words) != std::string::npos, "'" + got + "' says '" + words + "'");
-}
-
 template <class Fn>
 void on_nets(const std::vector<int>& sizes, Fn&& fn) {
   for (const int ranks : sizes) {

@@ -52,6 +52,24 @@ void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error("not so: " + what);
 }
 
+void run_both(int size, const RankBody& body) {
+  run_ranks(size, body);
+  run_processes(size, body);
+}
+
+std::string refusal(const std::function<void()>& does) {
+  try {
+    does();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "not refused";
+}
+
+void require_words(const std::string& got, const std::string& words) {
+  require(got.find(words) != std::string::npos, "'" + got + "' says '" + words + "'");
+}
+
 ScopedEnv::ScopedEnv(const char* name, const char* value) : name_(name) {
   if (const char* old = std::getenv(name)) {
     had_ = true;

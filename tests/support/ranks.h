@@ -24,8 +24,16 @@ std::unique_ptr<detail::RankProcesses> fork_ranks(int size, const RankBody& body
 // fork_ranks and wait: throws when a rank failed, with its words.
 void run_processes(int size, const RankBody& body, c10::Device device = c10::kCPU);
 
+// As threads, then as processes.
+void run_both(int size, const RankBody& body);
+
 // Checks inside ranks throw, since a failed EXPECT would stay in the child process.
 void require(bool condition, const std::string& what);
+
+// The words of the c10::Error that `does` throws; "not refused" when it throws none.
+std::string refusal(const std::function<void()>& does);
+// `got` has `words` in it.
+void require_words(const std::string& got, const std::string& words);
 
 // Sets a variable for the life of the object, or unsets it (value null).
 class ScopedEnv {
