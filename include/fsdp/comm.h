@@ -94,9 +94,9 @@ class Comm {
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype);
 
   // slot[r * n, (r + 1) * n) becomes rank r's `shard` [n], cast to the slot's dtype. `shard` may be that part
-  // of `slot` itself. Where ranks share_memory() an allocated `slot` is then not copied at all: every rank
-  // keeps its own part there, and calls claim() before it writes to it again. Gathering into allocated memory
-  // again first releases what was there.
+  // of `slot` itself. Where ranks share memory (shares_memory()) an allocated `slot` is then not copied at
+  // all: every rank keeps its own part there, and calls claim() before it writes to it again. Gathering into
+  // allocated memory again first releases what was there.
   Work all_gather(const at::Tensor& slot, const at::Tensor& shard, std::string_view label);
 
   // This rank reads `slot` no longer: once all have said so its memory may be gathered into again. Does not
@@ -105,7 +105,7 @@ class Comm {
 
   // Waits until no rank reads `memory` [allocated] any more: releases it here and waits for the others. Call
   // it before writing again to a buffer for reduces, or to the own part of a slot.
-  void claim(const at::Tensor& memory);
+  void claim(const at::Tensor& memory, std::string_view label = "");
 
   // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. Sums follow
   // the balanced binary tree over the rank index, in fp32 or wider, so the bits do not depend on timing
@@ -142,8 +142,6 @@ class Comm {
 
   // One row per operation used so far.
   std::vector<OpStats> stats() const;
-
-  bool operator==(const Comm& other) const { return state_ == other.state_; }  // the same group
 
  private:
   explicit Comm(std::shared_ptr<detail::CommState> state);

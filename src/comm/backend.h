@@ -53,7 +53,7 @@ class CommBackend {
   virtual bool shares_memory() const { return false; }
   virtual at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) = 0;
   virtual void release(const at::Tensor& /*slot*/) {}
-  virtual void claim(const at::Tensor& /*memory*/) {}
+  virtual void claim(const at::Tensor& /*memory*/, std::string_view /*label*/) {}
 
   virtual WorkPtr all_gather(const at::Tensor& slot, const at::Tensor& shard, OpInfo info) = 0;
   virtual WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,

@@ -126,7 +126,7 @@ Work Comm::all_gather(const at::Tensor& slot, const at::Tensor& shard, std::stri
 }
 
 void Comm::release(const at::Tensor& slot) { state_->backend->release(slot); }
-void Comm::claim(const at::Tensor& memory) { state_->backend->claim(memory); }
+void Comm::claim(const at::Tensor& memory, std::string_view label) { state_->backend->claim(memory, label); }
 
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
                           std::string_view label) {

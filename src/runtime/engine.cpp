@@ -131,7 +131,7 @@ void Engine::leave() {
   state_ = mode_ == Mode::eval || failed ? TrainingState::idle : state_;
   executor_.keep_parts(false);
   executor_.release_all();
-  if (!failed) claim_shards();
+  end_readings();
 }
 
 void Engine::begin_cycle(Mode mode) {
@@ -279,23 +279,32 @@ void Engine::finish_task() {
   else
     executor_.release_all();
   drop_parts();
-  claim_shards();
+  end_readings();
 }
 
-// All ranks come here by the same way; one that did not is told so.
-void Engine::claim_shards() {
+// A barrier, where claiming every unit would do: ranks that came here by different ways are told so.
+void Engine::end_readings() {
   if (std::none_of(units.begin(), units.end(), [](const auto& unit) { return unit->lent; })) return;
   mesh.row.barrier("shards are not read");
   for (const auto& unit : units) unit->lent = unit->lent && unit->state != UnitState::sharded;
 }
 
+// Everything is given back before anything is waited for: ranks may write to their units in different orders.
 void Engine::before_write(Unit& unit) {
+  const std::lock_guard lock(mutex);
   if (unit.lent) {
     const Quiet quiet;
-    if (unit.pins == 0) executor_.release(unit);
-    unit.claim_shards();
+    executor_.release_all();
+    for (const auto& one : units) one->claim_shards();
   }
+  check_write(unit);
   unit.note_write();
+}
+
+void Engine::check_write(const Unit& unit) const {
+  TORCH_CHECK(!unit.lent, "fsdp: the parameters of unit '", unit.name,
+              "' are written while this operator, one around it or a use() scope reads them; other ranks may "
+              "read them too. Write outside of it, or clone() what is read.");
 }
 
 void Engine::drop_parts() {
@@ -447,9 +456,11 @@ void Engine::absorb(Engine& inner) {
   gradients_.sync = kept_back_ == 0;
   for (auto& unit : inner.units) {
     if (unit->part) unit->part = mesh.part(unit->part->size());
-    if (unit->sharer) mesh.adopt(*unit->sharer);
+    if (unit->sharer && options.gather_codec) unit->keep_to_itself();
     units.push_back(std::move(unit));
   }
+  mesh.adopted.push_back(inner.mesh.row);
+  mesh.adopted.insert(mesh.adopted.end(), inner.mesh.adopted.begin(), inner.mesh.adopted.end());
   inner.units.clear();
   inner.params.clear();
 }

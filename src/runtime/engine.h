@@ -49,6 +49,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void use(Unit& unit);
   // An operator is about to write to a shard of `unit`.
   void before_write(Unit& unit);
+  // Throws where `unit` may be read by others: an operator that is about to write to it reads it as well.
+  void check_write(const Unit& unit) const;
   // An operator met `error`; it is kept for the caller.
   void fail(std::exception_ptr error);
 
@@ -96,7 +98,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void drop_failed_task();
   void check_copies();
   void drop_parts();
-  void claim_shards();
+  void end_readings();
   void check_module() const;
   void follow_requires_grad();
   void make_whole(Unit& unit, FullScope& scope);

@@ -184,8 +184,10 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   unit.state = UnitState::gathering;
   unit.lent = unit.sharer.has_value();
   resident_.push_back(&unit);
-  for (const auto& region : unit.regions)
+  for (const auto& region : unit.regions) {
+    if (region->together.defined()) region->slot = region->together;
     if (region->slot.defined()) gather_region(*region, unit);
+  }
   remark_.clear();
   ++unit.gathers;
 }

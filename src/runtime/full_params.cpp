@@ -63,6 +63,7 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
       if (whole.device() != region->shard.device()) param->move_to(whole);
     }
   }
+  unit.claim_shards();
 }
 
 void Engine::gather_whole(Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only) {
@@ -125,7 +126,6 @@ void Engine::close_full_params(int scope_) {
 
 void Engine::take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how) {
   const bool here = !how.rank0_only || world.rank() == 0;
-  if (how.write_back) unit.claim_shards();
   for (size_t i = 0; i < unit.regions.size() && here; ++i) {
     UnitRegion& region = *unit.regions[i];
     for (const auto& param : unit.params) {

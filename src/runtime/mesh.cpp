@@ -45,11 +45,6 @@ Comm Mesh::part(int ranks) {
   return parts.emplace(ranks, row.split(row.rank() / ranks, "part of a row")).first->second;
 }
 
-void Mesh::adopt(const Comm& group) {
-  const auto known = groups();
-  if (std::find(known.begin(), known.end(), group) == known.end()) adopted.push_back(group);
-}
-
 std::vector<Comm> Mesh::groups() const {
   std::vector<Comm> groups{all};
   if (column) groups.insert(groups.end(), {row, *column});

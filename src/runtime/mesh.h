@@ -29,8 +29,6 @@ struct Mesh {
   // The rank in the world of a rank of this row.
   int in_world(int rank_in_row) const { return all.rank() - row.rank() + rank_in_row; }
   void check_order(bool now);
-  // Units of a model that became part of this one keep `group`.
-  void adopt(const Comm& group);
   // Each once.
   std::vector<Comm> groups() const;
   // Of all groups together, by operation.

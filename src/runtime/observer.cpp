@@ -119,7 +119,7 @@ class Passage {
 }
 
 void Passage::open_units(const OpTraits& traits, Arguments arguments) {
-  c10::SmallVector<Unit*, 4> units;
+  c10::SmallVector<Unit*, 4> units, written;
   for_each_tensor(arguments, [&](size_t i, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr) return;
@@ -127,7 +127,10 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
       refuse(tag->region != nullptr ? tag->region->unit->engine : nullptr, wrong);
     if (tag->region == nullptr) return;
     Unit* unit = tag->region->unit;
-    if (tag->kind == TagKind::shard && traits.writes_argument(i)) unit->engine->before_write(*unit);
+    if (tag->kind == TagKind::shard && traits.writes_argument(i)) {
+      unit->engine->before_write(*unit);
+      written.push_back(unit);
+    }
     if (tag->kind == TagKind::parameter && std::find(units.begin(), units.end(), unit) == units.end())
       units.push_back(unit);
   });
@@ -141,6 +144,8 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
     }
     for (Unit* unit : units)  // one that an operator around this one holds is there already
       if (unit->pins == 1) unit->engine->use(*unit);
+    if (!units.empty())
+      for (Unit* unit : written) unit->engine->check_write(*unit);
   } catch (...) {
     units.front()->engine->fail(std::current_exception());
     unpin();

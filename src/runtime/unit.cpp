@@ -103,16 +103,20 @@ void Unit::unbind() {
 // Note [Shared shards]
 // Where ranks share memory, and a region is computed with in the type it is kept in, the shards of all ranks
 // lie side by side as the region is laid out. Gathering is agreeing that all have written: no byte is copied,
-// and no slot is needed. So a rank must not write to its shard while another may still read it. What was
-// lent by a gather is claimed back when a call of the model without gradients, or its backward, has ended on
-// all ranks; and before any other write that the observer sees.
+// and no slot is needed. So a rank must not write to its shard while another may still read it. What a gather
+// has lent comes back when a call of the model without gradients, or the last backward of a cycle, has ended
+// on all ranks, and when full_params() has copied it; otherwise it is claimed before a write that the
+// observer sees.
 void Unit::claim_shards() {
-  if (!lent) return;
-  TORCH_CHECK(state == UnitState::sharded, "fsdp: the parameters of unit '", name,
-              "' are written while an operator or a use() scope reads them");
+  if (!lent || state != UnitState::sharded) return;
   for (const auto& region : regions)
-    if (region->together.defined()) sharer->claim(as_reals(region->together));
+    if (region->together.defined()) sharer->claim(as_reals(region->together), name);
   lent = false;
+}
+
+void Unit::keep_to_itself() {
+  sharer.reset();
+  for (const auto& region : regions) region->together = at::Tensor();
 }
 
 void Unit::note_write() {
@@ -130,7 +134,6 @@ void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, at::Tenso
            at::ScalarType UnitRegion::*type) {
   for (const auto& region : unit.regions) {
     const bool slots = part == &UnitRegion::slot;
-    if (slots && region->together.defined()) region->slot = region->together;
     const int64_t bytes = slots ? region->slot_bytes() : region->buffer_bytes();
     if (bytes == 0) continue;
     (*region).*part = memory.narrow(0, offset, bytes).view((*region).*type);

@@ -122,8 +122,10 @@ struct Unit : std::enable_shared_from_this<Unit> {
   // Lets the parameters see `slot` of each region, or nothing.
   void bind();
   void unbind();
-  // Waits until no rank reads the shards where they lie: before this rank writes to them.
+  // Waits until no rank reads the shards where they lie, unless this one does.
   void claim_shards();
+  // The shards stay where they are; the unit is gathered as if nobody else saw them.
+  void keep_to_itself();
   // The next reader finds changed values: LibTorch then refuses a backward that began with the old ones.
   void note_written();
   // An operator is about to write to a shard. Version counters do not tell: optimizers write through data().

@@ -69,6 +69,15 @@ ShardOptions sharded_by(WrapPolicy policy) {
   return options;
 }
 
+std::vector<Variant> with_slots(std::vector<Variant> variants, int ranks) {
+  const size_t given = ranks > 1 ? variants.size() : 0;
+  for (size_t i = 0; i < given; ++i) {
+    variants.push_back({variants[i].name + ", slots", variants[i].options});
+    variants.back().options.share_shards = false;
+  }
+  return variants;
+}
+
 std::vector<Variant> usual_variants() {
   return {{"blocks", sharded_by(by_type<BlockImpl>())},
           {"sizes", sharded_by(by_size(100))},

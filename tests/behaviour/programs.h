@@ -109,6 +109,8 @@ void check_seen(const std::vector<at::Tensor>& got, const std::vector<at::Tensor
 // One unit per block, one per large module, one in all; small timeouts, so that a hang is an error.
 std::vector<Variant> usual_variants();
 ShardOptions sharded_by(WrapPolicy policy);
+// These, and on several ranks the same with shards that are gathered into slots.
+std::vector<Variant> with_slots(std::vector<Variant> variants, int ranks);
 
 State weights_of(const torch::nn::Module& module);
 template <class M>
@@ -192,7 +194,7 @@ void expect_same(Make make, Step step, const std::vector<Variant>& variants = us
                  const Program& program = {}) {
   for (const int ranks : program.ranks) {
     const Outcome wanted = run_plain(make, step, ranks, program);
-    for (const Variant& variant : variants) {
+    for (const Variant& variant : with_slots(variants, ranks)) {
       std::vector<decltype(make())> modules;
       for (int r = 0; r < ranks; ++r) modules.push_back(make_seeded(make));
       try {

@@ -55,7 +55,7 @@ class SharedBackend final : public CommBackend {
 
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) override;
   void release(const at::Tensor& slot) override;
-  void claim(const at::Tensor& memory) override;
+  void claim(const at::Tensor& memory, std::string_view label) override;
 
   WorkPtr all_gather(const at::Tensor& slot, const at::Tensor& shard, OpInfo info) override;
   WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
@@ -212,12 +212,12 @@ void SharedBackend::release(const at::Tensor& slot) {
   if (region->held) finish_use(*region);
 }
 
-void SharedBackend::claim(const at::Tensor& memory) {
+void SharedBackend::claim(const at::Tensor& memory, std::string_view label) {
   const Bytes whole = bytes_of(memory);
   const AllocationPtr allocation = table_->find(whole.data, whole.size);
   if (!allocation || whole.size == 0) return;
   RoundOp context;
-  context.info = {"claim", ""};
+  context.info = {"claim", std::string(label)};
   const auto offset = static_cast<size_t>(whole.data - allocation->own());
   const std::vector<Region*> regions = allocation->overlapping(offset, whole.size);
   for (Region* region : regions)
