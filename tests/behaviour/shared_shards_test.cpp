@@ -271,14 +271,14 @@ TEST(SharedShards, AFailedEvaluationOfOneRankIsItsOwn) {
 
 TEST(SharedShards, AWriteByAnOperatorThatReadsTheUnitIsRefused) {
   run_ranks(2, [](World& world) {
-    torch::nn::Linear layer(torch::nn::LinearOptions(8, 8).bias(false));
+    torch::nn::Linear layer(torch::nn::LinearOptions(16, 16).bias(false));
     auto model = fully_shard(world, layer, {.wrap = whole_model()});
     const at::NoGradGuard no_grad;
     model.run([&](torch::nn::LinearImpl& inner) {
       Tensor slice = model.parameters()[0];
-      require_words(refusal([&] { slice.add_(inner.weight.view({-1}).narrow(0, 0, 32)); }),
+      require_words(refusal([&] { slice.add_(inner.weight.view({-1}).narrow(0, 0, 128)); }),
                     "are written while this operator");
-      slice.add_(inner.weight.view({-1}).narrow(0, 0, 32).clone());
+      slice.add_(inner.weight.view({-1}).narrow(0, 0, 128).clone());
       return torch::zeros({1});
     });
   });
