@@ -301,6 +301,23 @@ TEST(SharedShards, AWriteBesideAReaderOfThisRankIsRefused) {
   });
 }
 
+// A codec may lose bits: what goes through it does not depend on where shards lie.
+TEST(SharedShards, OfAnInnerModelGoThroughTheOutersCodec) {
+  run_ranks(2, [](World& world) {
+    const auto trained = [&](bool shares) {
+      const auto net = std::make_shared<Net>();
+      auto inner = fully_shard(world, net->first, {.wrap = whole_model(), .share_shards = shares});
+      ShardOptions options = by_linear();
+      options.gather_codec = cast_codec(at::kBFloat16);
+      auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), options);
+      train_sharded(model, world, 3, Optim::sgd);
+      return state_of(model);
+    };
+    const std::string different = difference(trained(true), trained(false));
+    require(different.empty(), different);
+  });
+}
+
 // Units of an inner model stay in its group's memory; the outer model's figures count them.
 TEST(SharedShards, OfAnInnerModelMoveWithIt) {
   run_both(2, [](World& world) {
