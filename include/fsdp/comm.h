@@ -103,7 +103,7 @@ class Comm {
   // wait for other ranks once the gather itself is complete.
   void release(const at::Tensor& slot);
 
-  // Waits until no rank reads allocated `memory`, nor this one: call it before writing there again.
+  // Releases allocated `memory` and waits until no rank reads it: call it before writing there again.
   void claim(const at::Tensor& memory, std::string_view label = "");
 
   // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. Sums follow

@@ -292,12 +292,17 @@ void Engine::end_readings() {
 // Everything is given back before anything is waited for: ranks may write to their units in different orders.
 void Engine::before_write(Unit& unit) {
   const std::lock_guard lock(mutex);
-  if (unit.lent) {
-    const Quiet quiet;
-    executor_.release_all();
-    for (const auto& one : units) one->claim_shards();
+  try {
+    if (unit.lent) {
+      const Quiet quiet;
+      executor_.release_all();
+      for (const auto& one : units) one->claim_shards();
+    }
+    check_write(unit);
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
   }
-  check_write(unit);
   unit.note_write();
 }
 

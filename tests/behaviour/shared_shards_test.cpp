@@ -298,6 +298,7 @@ TEST(SharedShards, AWriteBesideAReaderOfThisRankIsRefused) {
     };
     model(net->batch(0));
     require_words(words, "'first' are written while");
+    require(model.last_error() != nullptr, "last_error() has it");
   });
 }
 
