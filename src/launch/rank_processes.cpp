@@ -23,7 +23,7 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
+constexpr const char* kThisHost = "127.0.0.1";
 constexpr int kFailedExit = 1;
 
 // Note [Last words]
@@ -76,14 +76,14 @@ std::string hear(int fd) {
 
 RankProcesses::RankProcesses(int ranks, const std::function<void(World&)>& fn, const InitOptions& options) {
   if (ranks < 1) throw Error("run_local needs at least one rank, not " + std::to_string(ranks));
-  Listener listener = listen_on(kLoopback, 0);
+  Listener listener = listen_on(kThisHost, 0);
   std::cout.flush();  // or every child prints what is buffered again
   std::fflush(nullptr);
   try {
     for (int r = 0; r < ranks; ++r) start(r, ranks, fn, options, listener);
     // Served only now: the server's thread would not survive a fork. Ranks that connect before wait in the
     // backlog.
-    store_ = serve_store(kLoopback, std::move(listener), options.timeout);
+    store_ = serve_store(kThisHost, std::move(listener), options.timeout);
   } catch (...) {
     end_all();
     throw;
@@ -121,7 +121,7 @@ void RankProcesses::start(int rank, int ranks, const std::function<void(World&)>
     me.local_rank = rank;
     me.local_size = ranks;
     me.source = "run_local";
-    me.master_addr = kLoopback;
+    me.master_addr = kThisHost;
     me.master_port = listener.port;
     live(me, fn, options, theirs.get());
   }

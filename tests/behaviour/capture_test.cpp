@@ -11,7 +11,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 12;
+constexpr int kCaptureSteps = 12;
 
 // forward(x, y), as captured steps want it.
 struct Net : torch::nn::Module {
@@ -40,17 +40,17 @@ struct Trained {
 };
 
 // Batches of 8 rows; `rows(step)` may say otherwise. Gradients of `adds(step)` are kept for the next step.
-struct Course {
+struct CaptureCourse {
   std::function<int64_t(int)> rows = [](int) { return int64_t{8}; };
   std::function<bool(int)> adds = [](int) { return false; };
 };
 
-Trained train(const World& world, Precision precision, bool captured, const Course& course) {
+Trained train(const World& world, Precision precision, bool captured, const CaptureCourse& course) {
   auto model = fully_shard(world, std::make_shared<Net>(), {.wrap = by_size(200), .precision = precision});
   AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
   auto step = capture(model);
   Trained trained;
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < kCaptureSteps; ++i) {
     const auto x = values(course.rows(i), 16, static_cast<uint64_t>(i), world.device());
     const auto y = values(course.rows(i), 4, static_cast<uint64_t>(100 + i), world.device());
     at::Tensor loss;
@@ -79,7 +79,7 @@ void expect_same(const Trained& found, const Trained& wanted) {
     require(at::equal(found.params[i], wanted.params[i]), "parameter " + std::to_string(i) + " differs");
 }
 
-void compare(const World& world, Precision precision, const Course& course, int64_t replays) {
+void compare(const World& world, Precision precision, const CaptureCourse& course, int64_t replays) {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   const Trained found = train(world, precision, true, course);
   expect_same(found, train(world, precision, false, course));
@@ -93,15 +93,15 @@ TEST(Capture, OnTheCpuAllStepsRunAsUsual) {
 TEST(GpuCapture, TrainsToTheBit) {
   for (const bool low : {false, true})
     run_processes(
-        1, [&](World& world) { compare(world, low ? bf16() : fp32(), {}, kSteps - 3); },
+        1, [&](World& world) { compare(world, low ? bf16() : fp32(), {}, kCaptureSteps - 3); },
         c10::Device(c10::kCUDA, 0));
 }
 
 TEST(GpuCapture, OtherShapesAndSumsRunAsUsual) {
-  const Course course{.rows = [](int i) { return i == 6 ? int64_t{5} : int64_t{8}; },
+  const CaptureCourse course{.rows = [](int i) { return i == 6 ? int64_t{5} : int64_t{8}; },
                       .adds = [](int i) { return i == 8; }};
   run_processes(
-      1, [&](World& world) { compare(world, fp32(), course, kSteps - 3 - 2); }, c10::Device(c10::kCUDA, 0));
+      1, [&](World& world) { compare(world, fp32(), course, kCaptureSteps - 3 - 2); }, c10::Device(c10::kCUDA, 0));
 }
 
 TEST(GpuCapture, DropsOtherElementsInEveryReplay) {

@@ -9,7 +9,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 20;
+constexpr int kHybridSteps = 20;
 
 struct MeshCase {
   std::string learner;
@@ -34,11 +34,11 @@ class Hybrid : public ::testing::TestWithParam<MeshCase> {};
 TEST_P(Hybrid, BitsEqualThePlainLoop) {
   const MeshCase& one = GetParam();
   const int ranks = one.rows * one.row;
-  const State wanted = train_plain(*make_learner(one.learner), ranks, kSteps, one.optim);
+  const State wanted = train_plain(*make_learner(one.learner), ranks, kHybridSteps, one.optim);
   run_ranks(ranks, [&](World& world) {
     auto model = fully_shard(world, make_learner(one.learner),
                              {.wrap = by_size(200), .strategy = one.strategy, .shard_size = one.row});
-    train_sharded(model, world, kSteps, one.optim);
+    train_sharded(model, world, kHybridSteps, one.optim);
     const std::string different = difference(state_of(model), wanted);
     require(different.empty(), different);
   });

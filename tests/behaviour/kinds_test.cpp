@@ -8,7 +8,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 10;
+constexpr int kKindsSteps = 10;
 
 std::vector<at::Tensor> random_batch(int64_t index) {
   auto gen = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(index));
@@ -50,12 +50,12 @@ struct Lora : Learner {
 TEST(Kinds, LoraHasGradientsAndMomentsForItsOwnOnly) {
   for (const int ranks : {1, 2, 4}) {
     Lora plain;
-    const State wanted = train_plain(plain, ranks, kSteps, Optim::fused_adamw);
+    const State wanted = train_plain(plain, ranks, kKindsSteps, Optim::fused_adamw);
     run_ranks(ranks, [&](World& world) {
       const std::shared_ptr<Learner> lora = std::make_shared<Lora>();
       auto model = fully_shard(world, lora, {.wrap = by_type<Lora::BlockImpl>()});
       AdamW optimizer(model.parameters(), AdamWOptions(1e-3));
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kKindsSteps; ++step) {
         model(lora->batch(step * ranks + world.rank())).backward();
         const auto stats = model.memory_stats();
         const int64_t trained = 3 * 4 * 256 * 4 / ranks;  // three blocks of two 64x2 matrices, padded
@@ -163,7 +163,7 @@ void descend(const at::Tensor& param, const at::Tensor& grad) {
 TEST(Kinds, OddParametersTrainToTheSameBits) {
   for (const int ranks : {1, 2, 3, 4}) {
     Odd plain;
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kKindsSteps; ++step) {
       std::map<std::string, std::vector<at::Tensor>> grads;
       for (int rank = 0; rank < ranks; ++rank) {
         plain.zero_grad();
@@ -181,7 +181,7 @@ TEST(Kinds, OddParametersTrainToTheSameBits) {
     run_ranks(ranks, [&](World& world) {
       const std::shared_ptr<Learner> odd = std::make_shared<Odd>();
       auto model = fully_shard(world, odd, {.wrap = by_size(20)});
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kKindsSteps; ++step) {
         model(odd->batch(step * ranks + world.rank())).backward();
         const at::NoGradGuard no_grad;
         for (auto& slice : model.parameters()) {

@@ -50,7 +50,7 @@ std::vector<Divergence> divergences() {
        {"rank 1"}},
       {"an error on one rank only, after which it goes on",
        [](Scene& s) {
-         if (s.world.rank() == 1) s.net->inside = [](Net&) { throw std::runtime_error("a bad batch"); };
+         if (s.world.rank() == 1) s.net->inside = [](PlayNet&) { throw std::runtime_error("a bad batch"); };
          try {
            s.loss().backward();
          } catch (const CommError&) {
@@ -90,7 +90,7 @@ TEST(MisuseDivergence, RanksThatGoDifferentWaysAreToldSoon) {
                      " steps");
         const auto begin = std::chrono::steady_clock::now();
         EXPECT_NO_THROW(run_ranks(ranks, [&](World& world) {
-          const auto net = std::make_shared<Net>();
+          const auto net = std::make_shared<PlayNet>();
           auto model = fully_shard(world, std::static_pointer_cast<Learner>(net),
                                    {.wrap = by_size(100), .comm = {.timeout = std::chrono::seconds(6)}});
           const auto optimizer = make_optimizer(Optim::sgd, model.parameters());

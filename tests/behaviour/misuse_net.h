@@ -16,8 +16,8 @@ namespace fsdp::testing {
 using at::Tensor;
 
 // A net whose forward can be told to do something else first.
-struct Net : Learner {
-  Net() {
+struct PlayNet : Learner {
+  PlayNet() {
     const SeededHere seeded(11);
     table = register_module("table", torch::nn::Embedding(9, 12));
     first = register_module("first", torch::nn::Linear(12, 14));
@@ -38,14 +38,14 @@ struct Net : Learner {
   }
   torch::nn::Embedding table{nullptr};
   torch::nn::Linear first{nullptr}, second{nullptr}, head{nullptr};
-  std::function<void(Net&)> inside;
+  std::function<void(PlayNet&)> inside;
   bool swapped = false;
 };
 
 // Everything a user has in hand.
 struct Scene {
   World& world;
-  std::shared_ptr<Net> net;
+  std::shared_ptr<PlayNet> net;
   Sharded<Learner>& model;
   torch::optim::Optimizer& optimizer;
   int step = 0;

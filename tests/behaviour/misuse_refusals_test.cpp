@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 struct Refusal {
   std::string name;
-  std::function<std::shared_ptr<void>(Net&)> spoils;  // what it returns lives on
+  std::function<std::shared_ptr<void>(PlayNet&)> spoils;  // what it returns lives on
   ShardOptions options;
   std::vector<std::string> words;
   bool mendable = true;  // dropping what spoils() returned makes it a good module
@@ -24,20 +24,20 @@ std::shared_ptr<void> hold(T value) {
 }
 
 std::vector<Refusal> refusals() {
-  const auto nothing = [](Net&) { return std::shared_ptr<void>(); };
+  const auto nothing = [](PlayNet&) { return std::shared_ptr<void>(); };
   const auto with_parameter = [](const Tensor& tensor) {
-    return [tensor](Net& net) {
+    return [tensor](PlayNet& net) {
       net.register_parameter("odd", tensor.clone(), /*requires_grad=*/false);
       return std::shared_ptr<void>();
     };
   };
   return {
       {"a cached view",
-       [](Net& net) { return hold(net.second->weight.view({-1})); },
+       [](PlayNet& net) { return hold(net.second->weight.view({-1})); },
        {},
        {"second.weight", "cached view"}},
       {"a detached copy that shares memory",
-       [](Net& net) { return hold(net.head->bias.detach()); },
+       [](PlayNet& net) { return hold(net.head->bias.detach()); },
        {},
        {"head.bias", "shares its memory"}},
       {"an unknown ignored path",
@@ -68,7 +68,7 @@ TEST(MisuseRefusals, ARefusedModuleIsLeftAsItWas) {
     for (const int ranks : {1, 2}) {
       SCOPED_TRACE(refusal.name + ", " + std::to_string(ranks) + " ranks");
       EXPECT_NO_THROW(run_ranks(ranks, [&](World& world) {
-        const auto net = std::make_shared<Net>();
+        const auto net = std::make_shared<PlayNet>();
         std::shared_ptr<void> spoiling = refusal.spoils(*net);
         const std::string words = testing::refusal([&] { fully_shard(world, net, refusal.options); });
         for (const std::string& word : refusal.words) require_words(words, word);
@@ -97,7 +97,7 @@ TEST(MisuseRefusals, AModuleWithoutParametersIsRefused) {
 TEST(MisuseRefusals, OneRankRefusesAndTheOthersAreTold) {
   const auto begin = std::chrono::steady_clock::now();
   run_ranks(2, [](World& world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<PlayNet>();
     const Tensor view = world.rank() == 1 ? net->second->weight.view({-1}) : Tensor();
     std::string words = "nothing";
     try {
@@ -115,8 +115,8 @@ TEST(MisuseRefusals, OneRankRefusesAndTheOthersAreTold) {
 // --- equal batches
 
 std::string warnings_of_first_batch(bool equal, bool as_list) {
-  struct TwoInputs : Net {
-    Tensor forward(const Tensor& x, const Tensor& y) { return Net::forward({x, y}); }
+  struct TwoInputs : PlayNet {
+    Tensor forward(const Tensor& x, const Tensor& y) { return PlayNet::forward({x, y}); }
   };
   std::string heard;
   std::mutex mutex;
@@ -154,7 +154,7 @@ std::string warnings_of_wrapping(const WrapPolicy& wrap) {
   Warnings warnings;
   run_ranks(1, [&](World& world) {
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-    const auto model = fully_shard(world, std::make_shared<Net>(), {.wrap = wrap});
+    const auto model = fully_shard(world, std::make_shared<PlayNet>(), {.wrap = wrap});
   });
   return warnings.text;
 }

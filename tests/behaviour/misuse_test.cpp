@@ -164,7 +164,7 @@ std::vector<Misuse> optimizers() {
 }
 
 // Runs `act` inside forward.
-std::function<void(Scene&)> in_forward(const std::function<void(Net&)>& act) {
+std::function<void(Scene&)> in_forward(const std::function<void(PlayNet&)>& act) {
   return [act](Scene& s) {
     s.net->inside = act;
     s.loss();
@@ -173,49 +173,49 @@ std::function<void(Scene&)> in_forward(const std::function<void(Net&)>& act) {
 
 std::vector<Misuse> writes() {
   const auto calm = [](Scene& s) { s.net->inside = nullptr; };
-  const auto write = [calm](const std::string& name, const std::function<void(Net&)>& act,
+  const auto write = [calm](const std::string& name, const std::function<void(PlayNet&)>& act,
                             std::vector<std::string> words) {
     return Misuse{name, in_forward(act), std::move(words), {1, 2}, Told::error, After::unharmed, calm};
   };
   return {
       write("clamp_ inside forward",
-            [](Net& net) {
+            [](PlayNet& net) {
               const at::NoGradGuard no_grad;
               net.first->weight.clamp_(-1, 1);
             },
             {"first.weight", "written inside forward", "full_params(true)"}),
       write("add_ inside forward",
-            [](Net& net) {
+            [](PlayNet& net) {
               const at::NoGradGuard no_grad;
               net.head->bias.add_(1);
             },
             {"head.bias", "written inside forward"}),
       write("a write through a view inside forward",
-            [](Net& net) {
+            [](PlayNet& net) {
               const at::NoGradGuard no_grad;
               net.first->weight.select(0, 1).zero_();
             },
             {"first.weight", "written inside forward"}),
       write("copy_ inside forward",
-            [](Net& net) {
+            [](PlayNet& net) {
               const at::NoGradGuard no_grad;
               net.second->weight.copy_(torch::ones({12, 14}));
             },
             {"second.weight", "written inside forward"}),
       write("out= into a parameter inside forward",
-            [](Net& net) {
+            [](PlayNet& net) {
               const at::NoGradGuard no_grad;
               at::add_out(net.second->bias, torch::ones({12}), torch::ones({12}));
             },
             {"second.bias", "written inside forward"}),
       write("_foreach_add_ inside forward",
-            [](Net& net) {
+            [](PlayNet& net) {
               const at::NoGradGuard no_grad;
               at::_foreach_mul_({net.first->weight, net.second->weight}, 0.5);
             },
             {"first.weight", "written inside forward"}),
       {"a parameter as values of a sparse tensor",
-       in_forward([](Net& net) {
+       in_forward([](PlayNet& net) {
          torch::sparse_coo_tensor(torch::arange(5).repeat({2, 1}), net.head->bias, {5, 5});
        }),
        {"head.bias", "clone()"},
@@ -224,7 +224,7 @@ std::vector<Misuse> writes() {
        After::unharmed,
        [](Scene& s) { s.net->inside = nullptr; }},
       {"set_() to a parameter's memory",
-       in_forward([](Net& net) { torch::empty({0}).set_(net.head->bias.detach()); }),
+       in_forward([](PlayNet& net) { torch::empty({0}).set_(net.head->bias.detach()); }),
        {"head.bias", "clone()"},
        {2},
        Told::error,
@@ -289,7 +289,7 @@ std::vector<Misuse> changes() {
       {"a use() that outlives its call",
        [](Scene& s) {
          std::optional<Use> use;
-         s.net->inside = [&](Net& net) { use.emplace(net.first->weight); };
+         s.net->inside = [&](PlayNet& net) { use.emplace(net.first->weight); };
          s.loss().backward();
          s.net->inside = nullptr;
          s.loss();
@@ -311,7 +311,7 @@ std::vector<Misuse> changes() {
        Told::warning},
       {"full_params inside forward",
        [](Scene& s) {
-         s.net->inside = [&s](Net&) { const auto whole = s.model.full_params(); };
+         s.net->inside = [&s](PlayNet&) { const auto whole = s.model.full_params(); };
          s.loss();
        },
        {"full_params() inside a call of the model"},
@@ -324,7 +324,7 @@ std::vector<Misuse> changes() {
        {"'first.wieght'", "near names", "first.weight"}},
       {"a negative norm", [](Scene& s) { s.model.clip_grad_norm_(1.0, -2.0); }, {"norm_type -2", "positive"}},
       {"an error of the user's own inside forward",
-       in_forward([](Net&) { throw std::runtime_error("the user's own words"); }),
+       in_forward([](PlayNet&) { throw std::runtime_error("the user's own words"); }),
        {"the user's own words"},
        {1, 2},
        Told::error,
@@ -363,9 +363,9 @@ std::string told(const Misuse& misuse, Scene& scene) {
 }
 
 void commit(const Misuse& misuse, int ranks) {
-  const State wanted = train_plain(*std::make_shared<Net>(), ranks, 4, Optim::sgd);
-  std::vector<std::shared_ptr<Net>> nets;
-  for (int r = 0; r < ranks; ++r) nets.push_back(std::make_shared<Net>());
+  const State wanted = train_plain(*std::make_shared<PlayNet>(), ranks, 4, Optim::sgd);
+  std::vector<std::shared_ptr<PlayNet>> nets;
+  for (int r = 0; r < ranks; ++r) nets.push_back(std::make_shared<PlayNet>());
   run_ranks(ranks, [&](World& world) {
     const auto net = nets[static_cast<size_t>(world.rank())];
     auto model = fully_shard(world, std::static_pointer_cast<Learner>(net),

@@ -14,14 +14,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kRanks = 3;
+constexpr int kNcclRanks = 3;
 constexpr int kVictim = 1;
 
 // Runs `body` on ranks that share one GPU; each survivor's body must throw a CommError that `check` accepts.
 void expect_fault(milliseconds timeout, const std::function<void(Comm&)>& body,
                   const std::function<void(const CommError&)>& check) {
   auto ranks = fork_ranks(
-      kRanks,
+      kNcclRanks,
       [&](World& world) {
         ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
         auto comm = Comm::create(world, {.timeout = timeout});
@@ -36,7 +36,7 @@ void expect_fault(milliseconds timeout, const std::function<void(Comm&)>& body,
       },
       c10::Device(c10::kCUDA));
   ranks->wait_all(milliseconds(15000));
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < kNcclRanks; ++r) {
     if (r == kVictim) continue;
     EXPECT_EQ(ranks->outcome(r).exit_code, 0) << "rank " << r << ": " << ranks->outcome(r).error;
   }

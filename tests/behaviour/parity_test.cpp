@@ -7,7 +7,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 20;
+constexpr int kParitySteps = 20;
 
 struct ParityCase {
   std::string learner;
@@ -41,13 +41,13 @@ class Parity : public ::testing::TestWithParam<ParityCase> {};
 TEST_P(Parity, BitsEqualThePlainLoop) {
   const ParityCase& one = GetParam();
   const auto plain = make_learner(one.learner);
-  const State wanted = train_plain(*plain, one.ranks, kSteps, one.optim);
+  const State wanted = train_plain(*plain, one.ranks, kParitySteps, one.optim);
   std::vector<std::shared_ptr<Learner>> modules;
   for (int r = 0; r < one.ranks; ++r) modules.push_back(make_learner(one.learner));
   run_ranks(one.ranks, [&](World& world) {
     auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())],
                              {.wrap = by_size(200), .strategy = one.strategy, .share_shards = one.shares});
-    train_sharded(model, world, kSteps, one.optim);
+    train_sharded(model, world, kParitySteps, one.optim);
     const std::string different = difference(state_of(model), wanted);
     require(different.empty(), different);
   });

@@ -11,7 +11,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int kSteps = 10;
+constexpr int kPrecisionSteps = 10;
 
 // Which type each parameter of the reference has in forward and backward, by name.
 using ComputeType = std::function<at::ScalarType(const std::string& name, at::ScalarType master)>;
@@ -100,13 +100,13 @@ void expect_reference(const std::string& name, const std::function<std::shared_p
     for (const Optim kind : setting.optims) {
       SCOPED_TRACE(name + " on " + std::to_string(ranks) + " ranks");
       Reference reference(make(), make(), setting.compute);
-      reference.train(ranks, kSteps, kind, precision.reduce, input);
+      reference.train(ranks, kPrecisionSteps, kind, precision.reduce, input);
       const State wanted = reference.state();
       std::vector<std::shared_ptr<Learner>> modules;
       for (int r = 0; r < ranks; ++r) modules.push_back(make());
       EXPECT_NO_THROW(run_ranks(ranks, [&](World& world) {
         auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], setting.options);
-        train_sharded(model, world, kSteps, kind);
+        train_sharded(model, world, kPrecisionSteps, kind);
         const std::string different = difference(state_of(model), wanted);
         require(different.empty(), different);
       }));

@@ -193,7 +193,7 @@ TEST(Running, GradientPenaltyInsideForward) {
 }
 
 // Forward without a graph; backward runs forward again.
-struct Recomputed : torch::autograd::Function<Recomputed> {
+struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
   using Fn = std::function<Tensor(const Tensor&)>;
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Fn* fn) {
     context->save_for_backward({x});
@@ -217,11 +217,11 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 
 TEST(Running, RecomputationInsideBackward) {
   expect_same(make_net, [](auto& model, const Moment& now) {
-    std::vector<Recomputed::Fn> fns;
+    std::vector<RecomputedBlock::Fn> fns;
     const Tensor y = model.run([&](NetImpl& net) {
       for (auto& block : net.blocks) fns.push_back([&](const Tensor& x) { return block(x); });
       Tensor h = net.in(now.randn({4, 6}));
-      for (const auto& fn : fns) h = Recomputed::apply(h, &fn);
+      for (const auto& fn : fns) h = RecomputedBlock::apply(h, &fn);
       return now.step % 2 == 0 ? net.out(h) : h;
     });
     model.backward(loss_of(y));

@@ -43,7 +43,7 @@ void fill_by_pointer(const Tensor& slice) {
 TEST(SharedShards, NeedNoSlots) {
   run_both(2, [](World& world) {
     for (const bool shares : {true, false}) {
-      const auto net = std::make_shared<Net>();
+      const auto net = std::make_shared<PlayNet>();
       ShardOptions options = by_linear();
       options.share_shards = shares;
       auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), options);
@@ -60,7 +60,7 @@ TEST(SharedShards, NeedNoSlots) {
 // What is cast on its way, or transformed, is another rank's business only when it arrives.
 TEST(SharedShards, AreOnlyWhatIsComputedWithAsItIsKept) {
   run_ranks(2, [](World& world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<PlayNet>();
     ShardOptions options = by_linear();
     options.unit = [](const std::string& unit) {
       return unit == "first" ? UnitOptions{.precision = bf16()} : UnitOptions{};
@@ -76,7 +76,7 @@ TEST(SharedShards, AreOnlyWhatIsComputedWithAsItIsKept) {
 // A slice is this rank's: what is saved or copied with its storage is no more than that.
 TEST(SharedShards, SlicesHaveAStorageOfTheirOwn) {
   run_ranks(2, [](World& world) {
-    auto model = fully_shard(world, std::make_shared<Net>(), {.wrap = whole_model()});
+    auto model = fully_shard(world, std::make_shared<PlayNet>(), {.wrap = whole_model()});
     for (const Tensor& flat : model.flat_parameters())
       require(flat.storage().nbytes() == flat.nbytes() && flat.storage_offset() == 0,
               std::to_string(flat.storage().nbytes()) + " bytes of storage");
@@ -286,10 +286,10 @@ TEST(SharedShards, AWriteByAnOperatorThatReadsTheUnitIsRefused) {
 
 TEST(SharedShards, AWriteBesideAReaderOfThisRankIsRefused) {
   run_ranks(2, [](World& world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<PlayNet>();
     auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
     std::string words;
-    net->inside = [&](Net& inner) {
+    net->inside = [&](PlayNet& inner) {
       const auto scope = use(inner.first->weight);
       const at::NoGradGuard no_grad;
       words = refusal([&] {
@@ -306,7 +306,7 @@ TEST(SharedShards, AWriteBesideAReaderOfThisRankIsRefused) {
 TEST(SharedShards, OfAnInnerModelGoThroughTheOutersCodec) {
   run_ranks(2, [](World& world) {
     const auto trained = [&](bool shares) {
-      const auto net = std::make_shared<Net>();
+      const auto net = std::make_shared<PlayNet>();
       auto inner = fully_shard(world, net->first, {.wrap = whole_model(), .share_shards = shares});
       ShardOptions options = by_linear();
       options.gather_codec = cast_codec(at::kBFloat16);
@@ -322,9 +322,9 @@ TEST(SharedShards, OfAnInnerModelGoThroughTheOutersCodec) {
 // Units of an inner model stay in its group's memory; the outer model's figures count them.
 TEST(SharedShards, OfAnInnerModelMoveWithIt) {
   run_both(2, [](World& world) {
-    const auto plain = std::make_shared<Net>();
+    const auto plain = std::make_shared<PlayNet>();
     const State wanted = train_plain(*plain, 2, 4, Optim::sgd);
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<PlayNet>();
     auto inner = fully_shard(world, net->first, {.wrap = whole_model()});
     auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
     train_sharded(model, world, 4, Optim::sgd);

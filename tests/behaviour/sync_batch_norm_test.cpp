@@ -7,7 +7,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 6;
+constexpr int kBatchNormSteps = 6;
 
 State buffers_of(torch::nn::Module& module) {
   State state;
@@ -19,14 +19,14 @@ State buffers_of(torch::nn::Module& module) {
 TEST(SyncBatchNorm, EqualsOneRankWithAllBatches) {
   for (const int ranks : {2, 4}) {
     const auto whole = make_learner("convnet");
-    const State wanted = train_whole_batch(*whole, ranks, kSteps, Optim::plain_sgd);
+    const State wanted = train_whole_batch(*whole, ranks, kBatchNormSteps, Optim::plain_sgd);
     const State wanted_buffers = buffers_of(*whole);
     const auto run = [&](bool sync) {
       double worst = 0, worst_buffers = 0;
       run_ranks(ranks, [&](World& world) {
         auto model =
             fully_shard(world, make_learner("convnet"), {.wrap = by_size(200), .sync_batchnorm = sync});
-        train_sharded(model, world, kSteps, Optim::plain_sgd);
+        train_sharded(model, world, kBatchNormSteps, Optim::plain_sgd);
         const double found = drift(state_of(model), wanted);
         if (world.rank() == 0) {
           worst = found;
@@ -51,10 +51,10 @@ TEST(GpuSyncBatchNorm, EqualsOneRankWithAllBatches) {
       [](World& world) {
         ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
         at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-        const State wanted = train_whole_batch(*make_learner("convnet"), 2, kSteps, Optim::plain_sgd);
+        const State wanted = train_whole_batch(*make_learner("convnet"), 2, kBatchNormSteps, Optim::plain_sgd);
         auto model =
             fully_shard(world, make_learner("convnet"), {.wrap = by_size(200), .sync_batchnorm = true});
-        train_sharded(model, world, kSteps, Optim::plain_sgd);
+        train_sharded(model, world, kBatchNormSteps, Optim::plain_sgd);
         State found = state_of(model);
         for (auto& [name, value] : found) value = value.cpu();
         const double drifted = drift(found, wanted);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr Milliseconds kPeriod{10};
 constexpr int kStoreEvery = 20;  // periods between looks at the store
-constexpr Milliseconds kOthersAnswer{2000};
+constexpr Milliseconds kPeersAnswer{2000};
 constexpr const char* kFaultKey = "fault";
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
@@ -152,7 +152,7 @@ bool Watchdog::report_dead() {
 void Watchdog::report_failure(const std::string& what) {
   const auto start = Clock::now();
   while (!faulted() && !report_dead()) {
-    if (elapsed_since(start) > kOthersAnswer) return report(CommFault::backend, -1, what);
+    if (elapsed_since(start) > kPeersAnswer) return report(CommFault::backend, -1, what);
     std::this_thread::sleep_for(kPeriod);
   }
 }
@@ -179,7 +179,7 @@ void Watchdog::report_late(const InFlight& late) {
   int culprit = -1;
   std::string silent;
   for (int r = 0; r < info_.size; ++r) {
-    while (!info_.store->check({key(r)}) && elapsed_since(start) < kOthersAnswer)
+    while (!info_.store->check({key(r)}) && elapsed_since(start) < kPeersAnswer)
       std::this_thread::sleep_for(kPeriod);
     if (!info_.store->check({key(r)})) {
       if (culprit < 0) culprit = r;
