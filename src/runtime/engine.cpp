@@ -67,19 +67,20 @@ void Engine::start() {
       std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->layout.ranks > 1; });
   executor_.share(sharded ? &mesh.row : nullptr);
   for (const auto& unit : units) unit->outside = sharded && unit->layout.ranks == 1;
-  for (UnitParam* param : params)
-    if (param->requires_grad) watch(*param);
+  for (UnitParam* param : params) watch(*param);
   executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
   note_memory();
 }
 
 // Hooks outlive the model where the module does; then they do nothing.
 void Engine::watch(UnitParam& param) {
-  if (param.accumulator) return;
-  const std::weak_ptr<Unit> alive = param.unit->shared_from_this();
-  param.tensor.register_hook([alive, p = &param](const at::Tensor&) {
-    if (const auto unit = alive.lock()) unit->engine->before_accumulate(*p);
-  });
+  if (!param.tensor.requires_grad()) return;  // frozen since: it is watched when it is thawed
+  if (!std::exchange(param.hooked, true)) {
+    const std::weak_ptr<Unit> alive = param.unit->shared_from_this();
+    param.tensor.register_hook([alive, p = &param](const at::Tensor&) {
+      if (const auto unit = alive.lock()) unit->engine->before_accumulate(*p);
+    });
+  }
   watch_accumulator(param);
 }
 
@@ -190,6 +191,7 @@ bool Engine::may_read() const { return depth_ > 0 || graph_task() != -1; }
 void Engine::use(Unit& unit) {
   const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
   executor_.enter_phase(phase);
+  if (unit.stale() && unit.state != UnitState::sharded) executor_.renew(unit);
   if (aside_) return executor_.demand(unit);
   if (phase == Phase::backward) enter_task();
   if (unit.outside && unit.in_place()) return;  // always there: ranks may differ in whether they read it
@@ -293,12 +295,13 @@ void Engine::end_readings() {
 void Engine::before_write(Unit& unit) {
   const std::lock_guard lock(mutex);
   try {
+    const Quiet quiet;
     if (unit.lent) {
-      const Quiet quiet;
       executor_.release_all();
       for (const auto& one : units) one->claim_shards();
     }
     check_write(unit);
+    if (unit.pins == 0) executor_.release(unit);  // the next reader gathers what is written now
   } catch (...) {
     fail(std::current_exception());
     throw;
@@ -396,7 +399,7 @@ void Engine::follow_requires_grad() {
     param->slice.set_requires_grad(wanted);
     if (!wanted) param->slice.mutable_grad() = at::Tensor();
     param->region().layout.trainable = param->region().layout.trainable || wanted;
-    if (wanted) watch(*param);
+    watch(*param);
   }
   if (!changed) return;
   end_cycle();
@@ -431,9 +434,8 @@ void Engine::stand_aside() {
 
 void Engine::make_accumulators_anew() {
   for (UnitParam* param : params) {
-    if (!param->accumulator) continue;
     param->accumulator.reset();
-    watch_accumulator(*param);
+    watch(*param);
   }
 }
 

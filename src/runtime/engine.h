@@ -47,6 +47,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool may_read() const;
   // An operator is about to read `unit`.
   void use(Unit& unit);
+  // An operator is about to read `unit`, which is there since another one reads it: on another stream, maybe.
+  void use_again(Unit& unit) { executor_.read(unit); }
   // An operator is about to write to a shard of `unit`.
   void before_write(Unit& unit);
   // Throws where `unit` may be read by others: an operator that is about to write to it reads it as well.
@@ -102,6 +104,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void check_module() const;
   void follow_requires_grad();
   void make_whole(Unit& unit, FullScope& scope);
+  void give_up(FullScope& scope);
   void gather_whole(Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only);
   void take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how);
   void check_scopes() const;

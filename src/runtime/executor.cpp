@@ -22,6 +22,10 @@ Executor::Executor(Comm* comm, c10::Device device, int max_slots, std::shared_pt
         c10::Event(device.type()), c10::Event(device.type())});
 }
 
+c10::Stream Executor::current_stream() const {
+  return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+}
+
 int64_t Executor::first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots) {
   std::vector<int64_t> passing;
   int64_t kept = 0;
@@ -204,8 +208,8 @@ void Executor::gather_region(UnitRegion& region, Unit& unit) {
             .all_gather(as_reals(region.slot), as_reals(region.kept), unit.name + " in its group");
     return;
   }
-  if (unit.layout.ranks > 1 && codec_) {
-    region.coded = start_gather(*comm_, *codec_, region.shard, unit.name);
+  if (unit.layout.ranks > 1 && codec_ && region.codable()) {
+    region.coded = start_gather(*comm_, *codec_, as_reals(region.shard), unit.name);
     return;
   }
   if (unit.layout.ranks > 1) {
@@ -216,7 +220,7 @@ void Executor::gather_region(UnitRegion& region, Unit& unit) {
     region.slot.copy_(region.shard);
     return;
   }
-  side_->reached.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  side_->reached.record(current_stream());
   side_->reached.block(side_->stream);
   const c10::StreamGuard guard(side_->stream);
   region.slot.copy_(region.shard);
@@ -229,7 +233,7 @@ void Executor::use(Unit& unit) {
   if (unit.layout.ranks > 1)
     finish_gathers(unit);
   else if (side_)
-    side_->gathered.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    side_->gathered.block(current_stream());
   if (unit.stale()) unit.note_written();
   unit.bind();
   unit.state = UnitState::gathered;
@@ -241,7 +245,7 @@ void Executor::finish_gathers(Unit& unit) {
   for (const auto& region : unit.regions) {
     std::exchange(region->gathering, Work()).wait();
     if (!region->coded) continue;
-    finish_gather(*region->coded, *codec_, region->slot);
+    finish_gather(*region->coded, *codec_, as_reals(region->slot));
     region->coded.reset();
   }
 }
@@ -260,6 +264,8 @@ void Executor::release(Unit& unit) {
     keep_part(unit);
   else
     drop_part(unit);
+  if (unit.state == UnitState::gathering && side_ && unit.layout.ranks == 1)
+    side_->gathered.block(current_stream());            // nobody has waited for it: its slot is filled still
   if (unit.offset < 0) unit.readers.wait_for_others();  // its memory goes back to the allocator
   unit.readers.clear();
   for (const auto& region : unit.regions) {
@@ -276,6 +282,12 @@ void Executor::release(Unit& unit) {
   unit.state = UnitState::sharded;
   unit.offset = -1;
   std::erase(resident_, &unit);
+}
+
+void Executor::renew(Unit& unit) {
+  const int pins = std::exchange(unit.pins, 0);
+  release(unit);
+  unit.pins = pins;
 }
 
 void Executor::release_all() {

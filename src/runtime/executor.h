@@ -43,6 +43,8 @@ class Executor {
   // An operator reads `unit`, which is gathered: on another stream than before, maybe.
   void read(Unit& unit);
   void release(Unit& unit);
+  // Releases `unit`, which one operator is about to read: its shards were written since it was gathered.
+  void renew(Unit& unit);
   void release_all();
   // What is kept of `unit` for a backward is not needed.
   void drop_part(Unit& unit);
@@ -60,6 +62,7 @@ class Executor {
   void finish_gathers(Unit& unit);
   // Decoded units are each rank's own; others lie in memory that ranks may share.
   at::Tensor allocate(int64_t bytes) const;
+  c10::Stream current_stream() const;
   bool is_free(int64_t offset, int64_t bytes) const;
   Unit* oldest_idle() const;
   std::optional<int64_t> make_room(int64_t bytes);

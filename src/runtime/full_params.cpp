@@ -38,8 +38,13 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
     if (!has_param_under(*unit, options_.module)) continue;
     known = true;
     if (unit->summoned) continue;  // a scope around this one has it
-    make_whole(*unit, scope);
     scope.units.push_back(unit.get());
+    try {
+      make_whole(*unit, scope);
+    } catch (...) {
+      give_up(scope);
+      throw;
+    }
     unit->summoned = true;
   }
   TORCH_CHECK(known, "fsdp: full_params(): no parameter lies under '", options_.module, "'");
@@ -64,6 +69,15 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
     }
   }
   unit.claim_shards();
+}
+
+// Not all units could be made whole: none stays so. The last one has not got all its regions.
+void Engine::give_up(FullScope& scope) {
+  for (Unit* unit : scope.units) {
+    for (const auto& param : unit->params) param->move_to(param->region().shard);
+    unit->summoned = false;
+    unit->unbind();
+  }
 }
 
 void Engine::gather_whole(Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only) {
@@ -117,8 +131,7 @@ void Engine::close_full_params(int scope_) {
     take_apart(*unit, rest.first(unit->regions.size()), scope.options);
     rest = rest.subspan(unit->regions.size());
   }
-  for (UnitParam* param : params)
-    if (param->requires_grad) watch_accumulator(*param);
+  for (UnitParam* param : params) watch(*param);
   if (full_scopes_.empty()) state_ = TrainingState::idle;
   scope.whole.clear();
   trim_host_pool();
@@ -131,7 +144,7 @@ void Engine::take_apart(Unit& unit, std::span<const at::Tensor> whole, const Ful
     for (const auto& param : unit.params) {
       if (&param->region() != &region) continue;
       take_back(*param, whole[i], how.write_back);
-      if (whole[i].device() != region.shard.device()) param->move_to(region.shard);
+      param->move_to(region.shard);  // set_data() has taken device, type and key of what it was given
     }
     const int64_t n = region.shard.numel();
     if (how.write_back)

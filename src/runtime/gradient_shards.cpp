@@ -13,24 +13,39 @@
 namespace fsdp::detail {
 
 // Note [Gradient shards]
-// On the CPU a gradient shard stays once it was made: fresh pages are dear. On a GPU it belongs to the
-// slices' .grad() and goes with them, at zero_grad(), so that it is not there when activations are at their
-// peak; its padding, which nobody reads, is cleared on the CPU only.
+// A gradient shard belongs to the slices' .grad() and goes with them, at zero_grad(): what a program keeps is
+// never written again. The runtime holds it from the first reduce of a backward to the end of that backward.
+// Sums arrive in memory that no slice shows; until the end of the backward a slice's .grad() is autograd's
+// alone, which may write to it at any time (a penalty over slices). Only where all slices of a region show
+// one shard, as in gradient accumulation, sums are added to it as they arrive. Padding is cleared on the CPU.
 void GradientShards::make(UnitRegion& region) {
   if (region.gradient.defined()) return;
-  if (auto storage = region.last_gradient.lock(); storage && region.gradient_type == region.master) {
+  if (auto storage = region.last_gradient.lock();
+      storage && region.gradient_type == region.master && all_show(region, *storage)) {
     region.gradient = raw_view(region.shard, 0, region.shard.sizes(), {1});
     region.gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+    region.shown = true;
   } else {
     const auto options = region.shard.options().dtype(region.gradient_type);
-    const at::Tensor fresh =
-        device_.is_cpu() ? at::zeros_like(region.shard, options) : at::empty_like(region.shard, options);
+    const bool whole = mesh_.all.size() > 1;  // written by a reduce, padding included
+    const at::Tensor fresh = device_.is_cpu() && !whole ? at::zeros_like(region.shard, options)
+                                                        : at::empty_like(region.shard, options);
     region.gradient_tag = mark(fresh, TagKind::gradient, &region);
     region.gradient = watched(fresh);
     region.last_gradient = c10::weak_intrusive_ptr(
         c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(region.gradient.storage().unsafeGetStorageImpl()));
+    region.shown = false;
   }
   cut(region);
+}
+
+bool GradientShards::all_show(const UnitRegion& region, const c10::StorageImpl& storage) {
+  const auto& params = region.unit->params;
+  return std::all_of(params.begin(), params.end(), [&](const auto& param) {
+    const at::Tensor& grad = param->slice.grad();
+    return &param->region() != &region || param->slice.numel() == 0 ||
+           (grad.defined() && grad.has_storage() && grad.storage().unsafeGetStorageImpl() == &storage);
+  });
 }
 
 void GradientShards::cut(UnitRegion& region) const {
@@ -48,6 +63,7 @@ void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scal
                         tag_of(sum) == nullptr;
   if (!as_it_is) {
     make(region);
+    region.shown = true;  // by the rounds of a step, at the last
     if (!sum.defined())
       region.gradient.zero_();
     else
@@ -61,15 +77,20 @@ void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scal
 }
 
 void GradientShards::let_go(const std::vector<std::shared_ptr<Unit>>& units) const {
-  if (device_.is_cpu()) return;
   for (const auto& unit : units) {
     // Norms of reproducible mode read the shards between backward and optimizer.
     if (reproduction_ != nullptr && std::any_of(unit->regions.begin(), unit->regions.end(),
                                                 [](const auto& region) { return has_gradient(*region); }))
       continue;
-    for (const auto& region : unit->regions) region->gradient = at::Tensor();
-    for (const auto& param : unit->params) param->gradient_slice = at::Tensor();
+    for (const auto& region : unit->regions) forget(*region);
   }
+}
+
+void GradientShards::forget(UnitRegion& region) {
+  region.gradient = at::Tensor();
+  region.shown = region.summed = false;
+  for (const auto& param : region.unit->params)
+    if (&param->region() == &region) param->gradient_slice = at::Tensor();
 }
 
 bool GradientShards::has_gradient(const UnitRegion& region) {
@@ -89,16 +110,16 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
   finish_region(region);
   const Unit& unit = *region.unit;
   const ReduceOp op = unit.average ? ReduceOp::average : ReduceOp::sum;
-  const bool adds = has_gradient(region);
   make(region);
+  const bool adds = region.shown || region.summed;
   Pending pending{.region = &region,
                   .buffer = std::exchange(region.buffer, at::Tensor()),
                   .result = {},
                   .work = {},
-                  .used = used,
-                  .adds = adds,
                   .across = unit.layout.ranks > 1 && mesh_.column,
                   .issued = boundary};
+  for (size_t i = 0; i < unit.params.size(); ++i)
+    if (&unit.params[i]->region() == &region) unit.params[i]->reduced = unit.params[i]->reduced || used[i];
   if (unit.layout.ranks == 1) {
     if (!pending.buffer.is_same(region.gradient)) pending.result = pending.buffer;
     if (pending.buffer.numel() > 0)
@@ -106,7 +127,7 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
   } else {
     if (adds || region.reduce != region.gradient_type)
       pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
-    if (pending.buffer.numel() > 0 && codec_)
+    if (pending.buffer.numel() > 0 && codec_ && region.codable())
       reduce_coded(pending, unit);
     else if (pending.buffer.numel() > 0)
       pending.work =
@@ -119,7 +140,7 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
 // Done at once: decoding needs the parts of all ranks.
 void GradientShards::reduce_coded(const Pending& pending, const Unit& unit) {
   const at::Tensor& sum = pending.result.defined() ? pending.result : pending.region->gradient;
-  reduce_along_tree(mesh_.row, sum, pending.buffer, unit.name, codec_.get());
+  reduce_along_tree(mesh_.row, as_reals(sum), as_reals(pending.buffer), unit.name, codec_.get());
   if (unit.average) at::Tensor(sum).div_(mesh_.row.size());
 }
 
@@ -144,9 +165,9 @@ void GradientShards::reduce_in_order(UnitRegion& region, const std::vector<bool>
 }
 
 void GradientShards::finish_region(const UnitRegion& region) {
-  const bool waiting = std::any_of(pending_.begin(), pending_.end(),
-                                   [&](const Pending& pending) { return pending.region == &region; });
-  if (waiting) finish_all();
+  if (std::any_of(pending_.begin(), pending_.end(),
+                  [&](const Pending& pending) { return pending.region == &region; }))
+    finish_all();
 }
 
 // The sum over the rows runs beside the work of another unit, as the one over the row did.
@@ -184,32 +205,26 @@ void GradientShards::finish_all() {
 void GradientShards::finish(Pending& pending) {
   pending.work.wait();
   UnitRegion& region = *pending.region;
-  const auto& params = region.unit->params;
-  if (pending.adds) prepare_to_add(region);
   if (pending.result.defined()) {
-    if (pending.adds)
+    if (region.shown || region.summed)
       region.gradient.add_(pending.result);
     else
       region.gradient.copy_(pending.result);
   }
-  for (size_t i = 0; i < params.size(); ++i) {
-    UnitParam& param = *params[i];
-    if (&param.region() != &region || (!pending.used[i] && !param.slice.grad().defined())) continue;
-    param.assigned = param.assigned || !param.slice.grad().defined();
-    param.slice.mutable_grad() = param.gradient_slice;
-  }
+  region.summed = true;
 }
 
-// The gradient shard holds what the slices' gradients say: zero where there is none.
-void GradientShards::prepare_to_add(UnitRegion& region) {
-  for (const auto& param : region.unit->params) {
-    if (&param->region() != &region) continue;
-    const at::Tensor& current = param->slice.grad();
-    if (!current.defined())
-      param->gradient_slice.zero_();
-    else if (current.data_ptr() != param->gradient_slice.data_ptr())
-      param->gradient_slice.copy_(current);
-  }
+// What autograd wrote to a slice's .grad() meanwhile is added.
+void GradientShards::show(UnitParam& param) {
+  at::Tensor& grad = param.slice.mutable_grad();
+  if (param.region().shown && grad.defined()) return;
+  if (grad.defined()) param.gradient_slice.add_(grad);
+  grad = param.gradient_slice;
+}
+
+bool GradientShards::busy(const UnitRegion& region) const {
+  return region.summed || std::any_of(pending_.begin(), pending_.end(),
+                                      [&](const Pending& pending) { return pending.region == &region; });
 }
 
 void GradientShards::drop_pending() {

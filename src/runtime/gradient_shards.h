@@ -25,13 +25,19 @@ class GradientShards {
   void take(UnitRegion& region, const at::Tensor& sum, double scale);
   // What was reduced belongs to the optimizer now. See Note [Gradient shards].
   void let_go(const std::vector<std::shared_ptr<Unit>>& units) const;
+  // The region has no gradient shard any more, whatever its slices hold.
+  static void forget(UnitRegion& region);
+  // At the end of a backward: the slice gets what was summed for it.
+  static void show(UnitParam& param);
+  // A sum of this backward is in the gradient shard, or on its way there.
+  bool busy(const UnitRegion& region) const;
   // Whether an optimizer would see a gradient of the region.
   static bool has_gradient(const UnitRegion& region);
 
   // Starts reducing the unit's buffers. `used`: which parameters have a gradient on some rank.
   // `boundary`: now, see Note [Cycles].
   void reduce(const Unit& unit, const std::vector<bool>& used, int32_t boundary);
-  // What was started before `boundary` arrives in the shards, and slices get their gradients.
+  // What was started before `boundary` arrives in the shards.
   void finish_before(int32_t boundary);
   void finish_all();
   // Waits for what is on its way and forgets it.
@@ -44,12 +50,12 @@ class GradientShards {
     at::Tensor buffer;  // read by others until it is claimed
     at::Tensor result;  // what is added or cast into the gradient shard; undefined: it is there already
     Work work;
-    std::vector<bool> used;
-    bool adds;       // to what the gradient shard holds
     bool across;     // it has still to be summed over the rows of the mesh
     int32_t issued;  // boundaries passed then
   };
 
+  // Whether every slice of the region has its gradient in `storage`.
+  static bool all_show(const UnitRegion& region, const c10::StorageImpl& storage);
   // Slices of the gradient shard, per parameter.
   void cut(UnitRegion& region) const;
   void reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary);
@@ -57,7 +63,6 @@ class GradientShards {
   void reduce_across(Pending& pending);
   void reduce_coded(const Pending& pending, const Unit& unit);
   void reduce_in_order(UnitRegion& region, const std::vector<bool>& used);
-  static void prepare_to_add(UnitRegion& region);
   static void finish(Pending& pending);
 
   Mesh& mesh_;

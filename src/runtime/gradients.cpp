@@ -53,6 +53,7 @@ void Gradients::arrived(UnitParam& param) {
   if (alone()) return take_local(param, gradient);
 
   if (!unit.open) open(unit);
+  open_regions(unit);
   param.fresh = param.used = true;
   const at::Tensor place = param.view_of(param.region().buffer);
   if (std::exchange(param.fired, true))
@@ -64,9 +65,9 @@ void Gradients::arrived(UnitParam& param) {
 // Alone, a gradient stays where autograd put it unless it needs another type or order.
 void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   UnitRegion& region = param.region();
-  at::Tensor& total = param.slice.mutable_grad();
   if (gradient.scalar_type() == region.gradient_type &&
       gradient.strides() == at::IntArrayRef(param.strides)) {
+    at::Tensor& total = param.slice.mutable_grad();
     const at::Tensor flat = raw_view(gradient, 0, {gradient.numel()}, {1});
     if (total.defined()) {
       copy_waiting();
@@ -77,13 +78,9 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
     return;
   }
   shards_.make(region);
-  if (total.defined() && !total.is_same(param.gradient_slice)) {
-    copy_waiting();
-    param.gradient_slice.copy_(total);
-    total = param.gradient_slice;
-  }
+  param.reduced = true;
   const at::Tensor place = param.view_of(region.gradient);
-  if (std::exchange(total, param.gradient_slice).defined()) {
+  if (std::exchange(param.fired, true) || region.shown) {
     copy_waiting();
     place.add_(gradient);
   } else {
@@ -106,25 +103,61 @@ void Gradients::copy_waiting() {
 void Gradients::open(Unit& unit) { open(unit, sync ? schedule_.opening(unit.id) : nullptr); }
 
 void Gradients::open(Unit& unit, const Reduction* planned) {
-  if (planned != nullptr && unit.layout.ranks > 1) {
-    carve(unit, arena_, planned->offset, &UnitRegion::buffer, &UnitRegion::reduce);
-    for (const auto& region : unit.regions)
-      if (region->buffer.defined()) mesh_.row.claim(as_reals(region->buffer));
-  }
-  for (const auto& region : unit.regions)
-    if (region->layout.trainable && !region->buffer.defined()) region->buffer = own_buffer(unit, *region);
-  clear_padding(unit);
+  if (planned != nullptr) take_planned_place(unit, *planned);
+  open_regions(unit);
   unit.open = true;
   unit.opened = schedule_.boundary();
-  if (sync && schedule_.following() && planned == nullptr) surprised_ = true;
+}
+
+// A region may have been thawed since the unit was opened.
+void Gradients::open_regions(Unit& unit) {
+  bool padded = !unit.open;
+  for (const auto& region : unit.regions) {
+    if (!region->layout.trainable || region->buffer.defined()) continue;
+    region->buffer = own_buffer(unit, *region);
+    padded = true;
+  }
+  if (padded) clear_padding(unit);
+}
+
+void Gradients::take_planned_place(Unit& unit, const Reduction& planned) {
+  if (unit.layout.ranks == 1) return;
+  carve(unit, arena_, planned.offset, &UnitRegion::buffer, &UnitRegion::reduce);
+  for (const auto& region : unit.regions)
+    if (region->buffer.defined()) mesh_.row.claim(as_reals(region->buffer));
+}
+
+bool Gradients::in_arena(const UnitRegion& region) const {
+  return arena_.defined() && region.buffer.defined() && region.buffer.is_alias_of(arena_);
+}
+
+// A gradient may come earlier on this rank than the plan says; ranks reduce in the same memory.
+void Gradients::move_to_plan(Unit& unit, const Reduction& planned) {
+  if (unit.layout.ranks == 1) return;
+  std::vector<at::Tensor> here;
+  for (const auto& region : unit.regions) here.push_back(region->buffer);
+  if (std::all_of(unit.regions.begin(), unit.regions.end(),
+                  [&](const auto& region) { return !region->buffer.defined() || in_arena(*region); }))
+    return;
+  take_planned_place(unit, planned);
+  for (size_t i = 0; i < here.size(); ++i)
+    if (here[i].defined()) unit.regions[i]->buffer.copy_(here[i]);
+}
+
+// Without a plan every rank's buffers are its own memory, also those it opened by the plan it has left.
+void Gradients::move_out_of_plan() {
+  for (const auto& unit : units_)
+    for (const auto& region : unit->regions)
+      if (unit->open && in_arena(*region)) region->buffer = region->buffer.clone();
 }
 
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
   if (unit.layout.ranks == 1 && region.reduce == region.gradient_type && reproduction_ == nullptr &&
-      !GradientShards::has_gradient(region)) {
+      !shards_.busy(region)) {
     shards_.make(region);
-    return region.gradient;
+    if (!region.shown) return region.gradient;
+    GradientShards::forget(region);
   }
   return at::empty({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
 }
@@ -152,10 +185,9 @@ void Gradients::at_boundary() {
   copy_waiting();
   if (alone() || !sync) return;
   shards_.finish_before(schedule_.boundary());
-  if (schedule_.following())
-    reduce_planned(false);
-  else
-    reduce_complete();
+  if (schedule_.following()) return reduce_planned(false);
+  move_out_of_plan();
+  reduce_complete();
 }
 
 void Gradients::at_task_end() {
@@ -163,10 +195,11 @@ void Gradients::at_task_end() {
   copy_waiting();
   for_each_param([](UnitParam& param) { param.fresh = false; });
   if (check_) throw_not_finite();
-  if (sync) {
-    if (!alone()) reduce_at_end();
-    shards_.let_go(units_);
-  }
+  if (alone())
+    show({});
+  else if (sync)
+    reduce_at_end();
+  if (alone() || sync) shards_.let_go(units_);
   schedule_.end_task();
 }
 
@@ -176,65 +209,81 @@ void Gradients::reduce_at_end() {
     reduce_planned(true);
     if (anyone_surprised(used)) {
       schedule_.leave_plan();
+      move_out_of_plan();
       reduce_rest();
     }
   } else {
-    used = used_over_ranks(false);
+    move_out_of_plan();
+    if (device_.is_cpu()) used = sum_over_ranks(used_here(false), "used parameters");
     reduce_rest();
   }
   shards_.finish_all();
   if (reproduction_ != nullptr)
     end_round(used);
-  else if (device_.is_cpu())
-    settle_used(used);
-  for_each_param([](UnitParam& param) { param.used = param.assigned = false; });
+  else
+    show(used);
+  for_each_param([](UnitParam& param) { param.used = false; });
 }
 
-// Per parameter, how many ranks had a gradient for it since the last reduce; at last, how many were
-// surprised.
-std::vector<int64_t> Gradients::used_over_ranks(bool surprised) {
-  if (!device_.is_cpu()) return {};
+// Per parameter, whether this rank has had a gradient for it since the last reduce; at last, whether there is
+// one that the plan does not have.
+std::vector<int64_t> Gradients::used_here(bool surprised) {
   std::vector<int64_t> used;
   for_each_param([&](UnitParam& param) { used.push_back(param.used ? 1 : 0); });
   used.push_back(surprised ? 1 : 0);
-  return sum_over_ranks(used, "used parameters");
+  return used;
 }
 
-// The plan says what was used in the step it was made from. A slice has a gradient where some rank used its
-// parameter in this one.
-void Gradients::settle_used(const std::vector<int64_t>& used) {
+// `used`: how many ranks used each parameter; empty: the reduces know it.
+void Gradients::show(const std::vector<int64_t>& used) {
   size_t next = 0;
   for_each_param([&](UnitParam& param) {
-    at::Tensor& gradient = param.slice.mutable_grad();
-    if (used[next++] == 0 && param.assigned)
-      gradient = at::Tensor();
-    else if (used[next - 1] > 0 && !gradient.defined())
-      gradient = param.gradient_slice;
+    const bool reduced = std::exchange(param.reduced, false);
+    const bool somewhere = used.empty() ? reduced : used[next] > 0;
+    ++next;
+    if (somewhere && param.gradient_slice.defined()) GradientShards::show(param);
+    if (alone()) param.fired = false;
   });
 }
 
-// Asking costs a small exchange. On a GPU it would make the host wait in every step: there, a rank that takes
-// another way than planned is told so instead.
+// Ranks tell each other what they used. On the CPU all of them wait for the answer. Elsewhere the host would
+// then wait in every step: there it is read only by a rank that left out a parameter of the plan, which no
+// rank may have used, or used one that is not in the plan. The latter must happen on all ranks at once.
 bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
   std::string late;
+  bool left_out = false;
   for (const auto& unit : units_)
     if (unit->open) late = unit->name;
+  for_each_param([&](UnitParam& param) { left_out = left_out || (param.reduced && !param.used); });
   const bool surprised = std::exchange(surprised_, false) || !late.empty();
   if (device_.is_cpu()) {
-    used = used_over_ranks(surprised);
+    used = sum_over_ranks(used_here(surprised), "used parameters");
     return used.back() > 0;
   }
-  TORCH_CHECK(!surprised, "fsdp: rank ", mesh_.all.rank(),
-              " has gradients for other parameters than in the steps before",
-              late.empty() ? "" : " (unit '" + late + "')",
-              "; on GPUs every rank must use the same parameters in every step, or change all at once");
-  return false;
+  at::Tensor total = on_device(used_here(surprised));
+  Work work = mesh_.all.all_reduce(total, ReduceOp::sum, "used parameters");
+  if (!surprised && !left_out) {
+    work.wait();
+    return false;
+  }
+  work.wait(mesh_.all.timeout());
+  used = on_host(total);
+  TORCH_CHECK(
+      !surprised || used.back() == mesh_.all.size(), "fsdp: rank ", mesh_.all.rank(),
+      " has gradients for other parameters than in the steps before",
+      late.empty() ? "" : " (unit '" + late + "')", " and ", mesh_.all.size() - used.back(),
+      " other ranks do not; off the CPU a rank may begin to use a parameter only when all ranks do, in "
+      "the same step");
+  return surprised;
 }
 
 void Gradients::reduce_planned(bool task_end) {
   for (const Reduction* one : schedule_.due(task_end)) {
     Unit& unit = *units_[static_cast<size_t>(one->unit)];
-    if (!unit.open) open(unit, one);
+    if (unit.open)
+      move_to_plan(unit, *one);
+    else
+      open(unit, one);
     if (!device_.is_cpu())  // on the CPU ranks settle at the end what was used
       for (size_t i = 0; i < unit.params.size(); ++i)
         surprised_ = surprised_ || (unit.params[i]->fired && !one->used[i]);
@@ -282,6 +331,7 @@ void Gradients::reduce_rest() {
 
 void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
   writers_.wait_for_others();
+  open_regions(unit);
   for (const auto& param : unit.params)
     if (param->region().buffer.defined() && !param->fired) param->view_of(param->region().buffer).zero_();
   if (!schedule_.following())
@@ -342,7 +392,7 @@ void Gradients::drop() {
     unit->open = false;
     for (const auto& region : unit->regions) region->buffer = at::Tensor();
   }
-  for_each_param([](UnitParam& param) { param.fired = param.fresh = param.used = param.assigned = false; });
+  for_each_param([](UnitParam& param) { param.fired = param.fresh = param.used = param.reduced = false; });
 }
 
 void Gradients::abandon() {
@@ -352,16 +402,24 @@ void Gradients::abandon() {
   if (reproduction_ != nullptr) reproduction_->drop_round(units_);
   surprised_ = false;
   shards_.drop_pending();
+  shards_.let_go(units_);
+}
+
+at::Tensor Gradients::on_device(const std::vector<int64_t>& values) const {
+  return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
+      .to(device_, /*non_blocking=*/false, /*copy=*/true);
+}
+
+std::vector<int64_t> Gradients::on_host(const at::Tensor& values) {
+  const at::Tensor here = values.cpu();
+  const auto* data = here.const_data_ptr<int64_t>();
+  return {data, data + here.numel()};
 }
 
 std::vector<int64_t> Gradients::sum_over_ranks(const std::vector<int64_t>& values, const char* label) {
-  at::Tensor exchanged =
-      at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
-          .to(device_, /*non_blocking=*/false, /*copy=*/true);
+  at::Tensor exchanged = on_device(values);
   mesh_.all.all_reduce(exchanged, ReduceOp::sum, label).wait(mesh_.all.timeout());
-  exchanged = exchanged.cpu();
-  const auto* data = exchanged.const_data_ptr<int64_t>();
-  return {data, data + exchanged.numel()};
+  return on_host(exchanged);
 }
 
 }  // namespace fsdp::detail

@@ -49,6 +49,11 @@ class Gradients {
   void copy_waiting();
   void open(Unit& unit);
   void open(Unit& unit, const Reduction* planned);
+  void open_regions(Unit& unit);
+  void take_planned_place(Unit& unit, const Reduction& planned);
+  void move_to_plan(Unit& unit, const Reduction& planned);
+  void move_out_of_plan();
+  bool in_arena(const UnitRegion& region) const;
   void clear_padding(Unit& unit);
   void reduce(Unit& unit, std::vector<bool> used, bool task_end);
   void reduce_planned(bool task_end);
@@ -56,8 +61,8 @@ class Gradients {
   void reduce_rest();
   void reduce_at_end();
   bool anyone_surprised(std::vector<int64_t>& used);
-  std::vector<int64_t> used_over_ranks(bool surprised);
-  void settle_used(const std::vector<int64_t>& used);
+  std::vector<int64_t> used_here(bool surprised);
+  void show(const std::vector<int64_t>& used);
   template <class Fn>
   void for_each_param(Fn fn) {
     for (const auto& unit : units_)
@@ -65,6 +70,8 @@ class Gradients {
   }
   at::Tensor own_buffer(const Unit& unit, UnitRegion& region);
   std::vector<int64_t> sum_over_ranks(const std::vector<int64_t>& values, const char* label);
+  at::Tensor on_device(const std::vector<int64_t>& values) const;
+  static std::vector<int64_t> on_host(const at::Tensor& values);
 
   void check_finite(const UnitParam& param, const at::Tensor& gradient);
   void throw_not_finite();

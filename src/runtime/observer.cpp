@@ -142,8 +142,11 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
       ++unit->pins;
       pinned_.push_back(unit);
     }
-    for (Unit* unit : units)  // one that an operator around this one holds is there already
-      if (unit->pins == 1) unit->engine->use(*unit);
+    for (Unit* unit : units)  // one that an operator around this one, or of another thread, holds is there
+      if (unit->pins == 1)
+        unit->engine->use(*unit);
+      else
+        unit->engine->use_again(*unit);
     if (!units.empty())
       for (Unit* unit : written) unit->engine->check_write(*unit);
   } catch (...) {

@@ -119,14 +119,17 @@ void Unit::keep_to_itself() {
   for (const auto& region : regions) region->together = at::Tensor();
 }
 
+// LibTorch refuses a backward that began with the old values.
 void Unit::note_write() {
   if (std::exchange(written, true)) return;
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
 }
 
+// What no operator wrote (in full_params(), by a pointer) was not told to LibTorch yet.
 void Unit::note_written() {
-  written = false;
+  const bool told = std::exchange(written, false);
   for (const auto& region : regions) region->version = region->shard._version();
+  if (told) return;
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
 }
 

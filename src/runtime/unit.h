@@ -33,8 +33,11 @@ struct UnitRegion {
   at::ScalarType reduce = at::kFloat;         // of gradients on the way
   bool in_place = false;                      // the shard is all there is: it needs no slot
 
-  at::Tensor shard;     // [shard_numel]
-  at::Tensor gradient;  // [shard_numel]; undefined where nothing was reduced yet, and between steps on a GPU
+  at::Tensor shard;  // [shard_numel]
+  at::Tensor
+      gradient;        // [shard_numel] from the first reduce of a backward to its end: Note [Gradient shards]
+  bool shown = false;  // slices' .grad() are its slices
+  bool summed = false;  // it holds a sum of this backward
   at::Tensor together;  // [total] the shards of all ranks, where they share memory: Note [Shared shards]
   at::Tensor slot;      // [total] while gathering or gathered
   at::Tensor kept;      // [total / ranks of a part] from forward to backward: Note [Parts of a row]
@@ -51,6 +54,8 @@ struct UnitRegion {
 
   int64_t slot_bytes() const;
   int64_t buffer_bytes() const;
+  // Codecs are for real and complex numbers; integers are sent as they are.
+  bool codable() const { return !c10::isIntegralType(master, /*includeBool=*/true); }
 };
 
 struct UnitParam {
@@ -66,12 +71,13 @@ struct UnitParam {
   at::Tensor gradient_slice;  // of the gradient shard; undefined with it
   at::Tensor trap;  // stands in the module's .grad(): optimizers on the module are answered in words
   std::shared_ptr<torch::autograd::Node> accumulator;
-  bool arrived = false;   // it had a gradient at some time
-  bool fired = false;     // its gradient is in the buffer
-  bool fresh = false;     // it arrived in this backward and is not reduced yet
-  bool used = false;      // it arrived, on this rank, since gradients were last reduced
-  bool touched = false;   // some rank used it in this step, in reproducible mode
-  bool assigned = false;  // the plan gave the slice a gradient in this backward; it had none before
+  bool arrived = false;  // it had a gradient at some time
+  bool fired = false;    // its gradient is in the buffer
+  bool fresh = false;    // it arrived in this backward and is not reduced yet
+  bool used = false;     // it arrived, on this rank, since gradients were last reduced
+  bool touched = false;  // some rank used it in this step, in reproducible mode
+  bool reduced = false;  // it was used, as far as a reduce of this backward knows
+  bool hooked = false;   // autograd tells us of its gradients
 
   UnitRegion& region() const;
   // The module's tensor sees `storage`, which has the layout of the region.
@@ -126,7 +132,7 @@ struct Unit : std::enable_shared_from_this<Unit> {
   void claim_shards();
   // The shards stay where they are; the unit is gathered as if nobody else saw them.
   void keep_to_itself();
-  // The next reader finds changed values: LibTorch then refuses a backward that began with the old ones.
+  // The next gather brings the values of now.
   void note_written();
   // An operator is about to write to a shard. Version counters do not tell: optimizers write through data().
   void note_write();

@@ -99,9 +99,10 @@ TEST(GpuCapture, TrainsToTheBit) {
 
 TEST(GpuCapture, OtherShapesAndSumsRunAsUsual) {
   const CaptureCourse course{.rows = [](int i) { return i == 6 ? int64_t{5} : int64_t{8}; },
-                      .adds = [](int i) { return i == 8; }};
+                             .adds = [](int i) { return i == 8; }};
   run_processes(
-      1, [&](World& world) { compare(world, fp32(), course, kCaptureSteps - 3 - 2); }, c10::Device(c10::kCUDA, 0));
+      1, [&](World& world) { compare(world, fp32(), course, kCaptureSteps - 3 - 2); },
+      c10::Device(c10::kCUDA, 0));
 }
 
 TEST(GpuCapture, DropsOtherElementsInEveryReplay) {

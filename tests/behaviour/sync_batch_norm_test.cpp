@@ -51,7 +51,8 @@ TEST(GpuSyncBatchNorm, EqualsOneRankWithAllBatches) {
       [](World& world) {
         ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
         at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-        const State wanted = train_whole_batch(*make_learner("convnet"), 2, kBatchNormSteps, Optim::plain_sgd);
+        const State wanted =
+            train_whole_batch(*make_learner("convnet"), 2, kBatchNormSteps, Optim::plain_sgd);
         auto model =
             fully_shard(world, make_learner("convnet"), {.wrap = by_size(200), .sync_batchnorm = true});
         train_sharded(model, world, kBatchNormSteps, Optim::plain_sgd);

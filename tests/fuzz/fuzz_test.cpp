@@ -1,0 +1,69 @@
+// Promise: whatever a program does with a sharded model, it gets what a plain loop over the ranks gives.
+//
+// FSDP_SEED chooses other programs. A program that fails is made smaller and printed as C++.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "fuzz/sharded.h"
+#include "support/ranks.h"
+
+namespace fsdp::fuzz {
+namespace {
+
+constexpr int kActions = 40;
+
+// "" or what went wrong.
+std::string outcome(const Program& program, std::chrono::milliseconds timeout) {
+  try {
+    std::vector<Record> wanted;
+    testing::run_ranks(1, [&](World&) { wanted = run_plain(program, /*other_device=*/false); });
+    CommOptions comm;
+    comm.timeout = timeout;
+    testing::run_ranks(program.ranks, [&](World& world) { run_sharded(program, world, wanted, comm); });
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Leaves out what is not needed to fail.
+Program smaller(Program program) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (size_t chunk = 16; chunk > 0; chunk /= 2) {
+    for (size_t i = 0; i < program.actions.size() && std::chrono::steady_clock::now() < end;) {
+      Program less = program;
+      const auto from = less.actions.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto n = std::min(chunk, less.actions.size() - i);
+      less.actions.erase(from, from + static_cast<std::ptrdiff_t>(n));
+      if (!outcome(less, std::chrono::milliseconds(1500)).empty())
+        program = less;
+      else
+        i += chunk;
+    }
+  }
+  return program;
+}
+
+TEST(Fuzz, ProgramsGiveWhatThePlainLoopGives) {
+  const uint64_t first = testing::seed();
+  const int count = testing::repeats(60, 5000);
+  int failed = 0;
+  for (uint64_t s = first; s < first + static_cast<uint64_t>(count) && failed < 3; ++s) {
+    const Program program = generate(s, kActions, /*other_device=*/false);
+    const std::string wrong = outcome(program, std::chrono::milliseconds(10000));
+    if (wrong.empty()) continue;
+    ++failed;
+    const Program small = smaller(program);
+    ADD_FAILURE() << "seed " << s << ": " << wrong
+                  << "\nsmaller: " << outcome(small, std::chrono::milliseconds(3000)) << "\n"
+                  << to_code(small);
+  }
+  std::cout << count << " programs of at least " << kActions << " actions, " << static_cast<int>(Do::kCount)
+            << " kinds of actions, " << failed << " failed\n";
+}
+
+}  // namespace
+}  // namespace fsdp::fuzz

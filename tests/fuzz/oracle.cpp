@@ -1,0 +1,385 @@
+#include "fuzz/oracle.h"
+
+#include <fsdp/optim.h>
+
+#include <functional>
+
+namespace fsdp::fuzz {
+
+using at::Tensor;
+
+at::ScalarType compute_type(const Program& program) {
+  constexpr at::ScalarType kTypes[] = {at::kDouble, at::kFloat, at::kBFloat16};
+  return kTypes[static_cast<size_t>(program.compute)];
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Program& program, std::vector<Tensor> params) {
+  // A large epsilon: gradients that are rounding errors must not become steps.
+  switch (program.optimizer) {
+    case Optimizer::adamw:
+      return std::make_unique<torch::optim::AdamW>(
+          std::move(params), torch::optim::AdamWOptions(1e-2).weight_decay(0.1).eps(0.1));
+    case Optimizer::fused_adamw:
+      if (!program.net.complex)
+        return std::make_unique<AdamW>(std::move(params), AdamWOptions(1e-2).weight_decay(0.1).eps(0.1));
+      [[fallthrough]];
+    default:
+      return std::make_unique<torch::optim::SGD>(
+          std::move(params), torch::optim::SGDOptions(5e-3).momentum(0.9).weight_decay(0.1));
+  }
+}
+
+Tensor input(const Program& program, size_t at, int rank, int k) {
+  const auto seed =
+      static_cast<uint64_t>(1000 + at * 64 + static_cast<size_t>(rank) * 8 + static_cast<size_t>(k));
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return torch::randn({1 + static_cast<int64_t>(seed % 3), program.net.width}, generator, torch::kDouble);
+}
+
+Tensor loss_of(const Tensor& y) { return (y.to(at::kDouble) - 0.3).square().mean(); }
+
+Tensor penalty_over(const std::vector<Tensor>& params) {
+  Tensor total = torch::zeros({}, params.front().options().dtype(at::kDouble).requires_grad(false));
+  for (const Tensor& p : params)
+    if (p.requires_grad())
+      total = total + 0.05 * (p.is_complex() ? torch::view_as_real(p).square() : p.square()).sum();
+  return total;
+}
+
+Way way_of(const Program& program, const Action& action, int rank, int k, bool other_device) {
+  const int blocks = program.net.blocks;
+  // Ranks may differ inside a unit only, and only on the CPU.
+  const bool alike = other_device || program.wrap == Wrap::cut || program.wrap == Wrap::sizes;
+  const int who = alike ? 0 : rank;
+  switch (action.what) {
+    case Do::drop_block:
+      return {.skip = action.a % blocks};
+    case Do::gates:
+      return {.gates = static_cast<unsigned>(action.a + who * action.b)};
+    case Do::gate_in_one_of_two: {
+      const bool here = k == 0 && (alike || rank == action.b % program.ranks);
+      return {.gates = here ? 1U << (action.a % blocks) : 0U};
+    }
+    case Do::fail_forward:
+      return {.fail_at = action.a % blocks};
+    case Do::fail_backward:
+      return {.fail_at = -2};
+    default:
+      return {.gates = action.a == 11 ? 1U : 0U};
+  }
+}
+
+void change(Tensor& values, double factor) {
+  const at::NoGradGuard no_grad;
+  if (values.is_floating_point() || values.is_complex())
+    values.mul_(factor);
+  else
+    values.add_(1);
+}
+
+size_t frozen_by(const Action& action, size_t params) {
+  return 1 + static_cast<size_t>(action.a) % (params - 1);
+}
+
+namespace {
+
+class Plain {
+ public:
+  Plain(const Program& program, bool other_device)
+      : program_(program), other_device_(other_device), model_(make_model(program.net)) {
+    params_ = parameters_of(*model_);
+    for (Tensor& p : params_) {
+      masters_.push_back(p.detach().clone().set_requires_grad(p.requires_grad()));
+      if (p.is_floating_point()) p.set_data(p.to(compute_type(program)));
+    }
+    pending_.assign(static_cast<size_t>(program.ranks), std::vector<Tensor>(params_.size()));
+    optimizer_ = make_optimizer(program_, masters_);
+  }
+
+  Record run(size_t at) {
+    at_ = at;
+    record_ = {};
+    record_.seen.resize(static_cast<size_t>(program_.ranks));
+    act(program_.actions[at]);
+    for (const Tensor& m : masters_) {
+      record_.grads.push_back(m.grad().defined() ? m.grad().clone() : Tensor());
+      record_.weights.push_back(m.detach().clone());
+    }
+    return std::move(record_);
+  }
+
+ private:
+  Tensor forward(int rank, int k) {
+    return model_->forward(input(program_, at_, rank, k).to(compute_type(program_)),
+                           way_of(program_, program_.actions[at_], rank, k, other_device_));
+  }
+  void see(int rank, const Tensor& value) {
+    record_.seen[static_cast<size_t>(rank)].push_back(value.detach().clone());
+  }
+  void see_all(const std::string& under, bool rank0_only = false) {
+    for (int r = 0; r < (rank0_only ? 1 : program_.ranks); ++r) {
+      size_t i = 0;
+      std::vector<const c10::TensorImpl*> done;
+      for (auto& item : model_->named_parameters()) {
+        if (std::find(done.begin(), done.end(), item.value().unsafeGetTensorImpl()) != done.end()) continue;
+        done.push_back(item.value().unsafeGetTensorImpl());
+        if (item.key().starts_with(under)) see(r, masters_[i]);
+        ++i;
+      }
+    }
+  }
+  // What autograd left in the model is this rank's.
+  void take(int rank) {
+    for (size_t i = 0; i < params_.size(); ++i) {
+      const Tensor grad = std::exchange(params_[i].mutable_grad(), Tensor());
+      if (!grad.defined()) continue;
+      Tensor& sum = pending_[static_cast<size_t>(rank)][i];
+      const Tensor wide = grad.to(masters_[i].scalar_type());
+      sum = sum.defined() ? sum + wide : wide.clone();
+    }
+  }
+  void settle() {
+    for (size_t i = 0; i < params_.size(); ++i) {
+      Tensor total;
+      for (auto& rank : pending_) {
+        const Tensor mine = std::exchange(rank[i], Tensor());
+        if (mine.defined()) total = total.defined() ? total + mine : mine;
+      }
+      if (!total.defined()) continue;
+      total = total / program_.ranks;
+      Tensor& grad = masters_[i].mutable_grad();
+      grad = grad.defined() ? grad + total : total;
+    }
+  }
+  void forget() {
+    for (Tensor& m : masters_) m.mutable_grad() = Tensor();
+    for (auto& rank : pending_) rank.assign(params_.size(), Tensor());
+  }
+  void each_rank(const std::function<void(int)>& fn) {
+    for (int r = 0; r < program_.ranks; ++r) {
+      fn(r);
+      take(r);
+    }
+  }
+  void train(bool keep_back = false) {
+    each_rank([&](int r) { loss_of(forward(r, 0)).backward(); });
+    if (!keep_back || program_.ranks == 1) settle();
+  }
+  void evaluate(int k) {
+    const at::NoGradGuard no_grad;
+    for (int r = 0; r < program_.ranks; ++r) see(r, forward(r, k));
+  }
+  void weights_changed() {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < params_.size(); ++i) params_[i].copy_(masters_[i]);
+  }
+  void change_all(double factor) {
+    for (Tensor& m : masters_) change(m, factor);
+    weights_changed();
+  }
+  void step() {
+    optimizer_->step();
+    weights_changed();
+  }
+  void clip(double max_norm, double p);
+  void act(const Action& action);
+  void act_on_gradients(const Action& action);
+  void act_on_values(const Action& action);
+
+  const Program& program_;
+  bool other_device_;
+  std::shared_ptr<ModelImpl> model_;
+  std::vector<Tensor> params_;                // of the model, in the type it computes with
+  std::vector<Tensor> masters_;               // what is trained
+  std::vector<std::vector<Tensor>> pending_;  // [rank][parameter] kept back
+  std::vector<Tensor> kept_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  size_t at_ = 0;
+  Record record_;
+};
+
+void Plain::clip(double max_norm, double p) {
+  Tensor total = torch::zeros({}, torch::kDouble);
+  for (const Tensor& m : masters_) {
+    if (!m.grad().defined()) continue;
+    const Tensor norm = torch::norm(m.grad().abs(), p);
+    total = std::isinf(p) ? torch::maximum(total, norm) : (total + norm.pow(p));
+  }
+  if (!std::isinf(p)) total = total.pow(1 / p);
+  const Tensor factor = (max_norm / (total.to(at::kFloat) + 1e-6)).clamp_max(1.0);
+  for (Tensor& m : masters_)
+    if (m.grad().defined()) m.mutable_grad().mul_(factor);
+}
+
+void Plain::act(const Action& action) {
+  switch (action.what) {
+    case Do::backward:
+    case Do::drop_block:
+    case Do::gates:
+      return train();
+    case Do::kept_back:
+      return train(true);
+    case Do::joint_backward:
+    case Do::gate_in_one_of_two:
+      each_rank([&](int r) {
+        const Tensor first = loss_of(forward(r, 0));  // in this order: it shows in bits of sums
+        (first + loss_of(forward(r, 1))).backward();
+      });
+      return settle();
+    case Do::two_backwards:
+      each_rank([&](int r) {
+        const Tensor first = loss_of(forward(r, 0));
+        loss_of(forward(r, 1)).backward();
+        take(r);
+        first.backward();
+      });
+      return settle();
+    case Do::forward_only:
+      for (int r = 0; r < program_.ranks; ++r) see(r, forward(r, 0));
+      return;
+    case Do::evaluate:
+    case Do::evaluate_inference:
+    case Do::train_off_and_on:
+      return evaluate(0);
+    case Do::evaluate_between:
+      evaluate(1);
+      return train();
+    case Do::retain_graph:
+      each_rank([&](int r) {
+        const Tensor loss = loss_of(forward(r, 0));
+        loss.backward({}, /*retain_graph=*/true);
+        take(r);
+        loss.backward();
+      });
+      return settle();
+    case Do::input_gradients:
+      each_rank([&](int r) {
+        const Tensor x = input(program_, at_, r, 0).requires_grad_();
+        const Tensor y = model_->forward(x.to(compute_type(program_)), {});
+        const Tensor g = torch::autograd::grad({y.sum()}, {x}, {}, {}, /*create_graph=*/true)[0];
+        (g.square().mean() + loss_of(y)).backward();
+      });
+      return settle();
+    case Do::write_between:
+      evaluate(0);
+      change_all(0.97);
+      return evaluate(1);
+    case Do::loop_inside:
+      for (int k = 0; k < 2; ++k) {
+        each_rank([&](int r) { loss_of(forward(r, k)).backward(); });
+        settle();
+        step();
+        forget();
+      }
+      return;
+    case Do::use_pointer:
+      for (int r = 0; r < program_.ranks; ++r) see(r, params_.front().detach().to(at::kDouble).flatten()[0]);
+      return evaluate(0);
+    case Do::fail_forward:
+    case Do::insight:
+      return;
+    case Do::fail_backward:
+      return forget();
+    default:
+      return act_on_gradients(action);
+  }
+}
+
+void Plain::act_on_gradients(const Action& action) {
+  switch (action.what) {
+    case Do::step:
+      return step();
+    case Do::new_optimizer:
+      optimizer_ = make_optimizer(program_, masters_);
+      return;
+    case Do::zero_model:
+      return forget();
+    case Do::zero_optimizer:
+      for (Tensor& m : masters_) m.mutable_grad() = Tensor();
+      return;
+    case Do::zero_some:
+      for (size_t i = 1; i < masters_.size(); i += 2) masters_[i].mutable_grad() = Tensor();
+      return;
+    case Do::scale_gradients:
+      for (Tensor& m : masters_)
+        if (m.grad().defined()) m.mutable_grad().mul_(0.5);
+      return;
+    case Do::clip_norm:
+      return clip(0.1 * (1 + action.a), 2);
+    case Do::clip_infinity:
+      return clip(0.01 * (1 + action.a), std::numeric_limits<double>::infinity());
+    case Do::clip_value:
+      for (Tensor& m : masters_)
+        if (m.grad().defined() && !m.is_complex()) m.mutable_grad().clamp_(-0.02, 0.02);
+      return;
+    case Do::penalty:
+      return penalty_over(masters_).backward();
+    case Do::penalty_first:
+    case Do::penalty_last:
+      train();
+      return penalty_over(masters_).backward();
+    case Do::penalty_kept_back:
+      train(true);
+      return penalty_over(masters_).backward();
+    case Do::keep_gradients:
+      kept_.clear();
+      for (Tensor& m : masters_) kept_.push_back(m.grad().defined() ? m.grad().clone() : Tensor());
+      return forget();
+    case Do::add_kept_gradients:
+      for (size_t i = 0; i < kept_.size(); ++i) {
+        Tensor& grad = masters_[i].mutable_grad();
+        if (kept_[i].defined() && masters_[i].requires_grad())
+          grad = grad.defined() ? kept_[i] + grad : kept_[i].clone();
+      }
+      kept_.clear();
+      return;
+    default:
+      return act_on_values(action);
+  }
+}
+
+void Plain::act_on_values(const Action& action) {
+  switch (action.what) {
+    case Do::freeze:
+    case Do::freeze_and_look: {
+      forget();
+      const size_t i = frozen_by(action, params_.size());
+      params_[i].set_requires_grad(false);
+      masters_[i].set_requires_grad(false);
+      if (action.what == Do::freeze_and_look) see_all("");
+      return evaluate(0);
+    }
+    case Do::thaw:
+      for (size_t i = 0; i < params_.size(); ++i) {
+        if (!params_[i].is_floating_point() && !params_[i].is_complex()) continue;
+        params_[i].set_requires_grad(true);
+        masters_[i].set_requires_grad(true);
+      }
+      return evaluate(0);
+    case Do::look:
+      return see_all("");
+    case Do::look_at_block:
+      return see_all("block" + std::to_string(action.a % program_.net.blocks) + ".");
+    case Do::look_on_host:
+      return see_all("", /*rank0_only=*/true);
+    case Do::write_whole:
+      return change_all(1.01);
+    case Do::write_data:
+      return change_all(0.99);
+    case Do::write_slices:
+      return change_all(0.98);
+    default:
+      TORCH_CHECK(false, "an action that the plain loop does not know: ", name_of(action.what));
+  }
+}
+
+}  // namespace
+
+std::vector<Record> run_plain(const Program& program, bool other_device) {
+  Plain plain(program, other_device);
+  std::vector<Record> records;
+  for (size_t i = 0; i < program.actions.size(); ++i) records.push_back(plain.run(i));
+  return records;
+}
+
+}  // namespace fsdp::fuzz

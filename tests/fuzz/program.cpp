@@ -1,0 +1,130 @@
+#include "fuzz/program.h"
+
+#include <array>
+#include <random>
+#include <sstream>
+
+namespace fsdp::fuzz {
+
+namespace {
+
+constexpr std::array kNames = {"backward",
+                               "joint_backward",
+                               "two_backwards",
+                               "forward_only",
+                               "kept_back",
+                               "evaluate",
+                               "evaluate_inference",
+                               "evaluate_between",
+                               "step",
+                               "new_optimizer",
+                               "zero_model",
+                               "zero_optimizer",
+                               "zero_some",
+                               "scale_gradients",
+                               "clip_norm",
+                               "clip_infinity",
+                               "clip_value",
+                               "freeze",
+                               "freeze_and_look",
+                               "thaw",
+                               "look",
+                               "look_at_block",
+                               "look_on_host",
+                               "write_whole",
+                               "write_data",
+                               "write_slices",
+                               "penalty",
+                               "penalty_first",
+                               "penalty_last",
+                               "penalty_kept_back",
+                               "keep_gradients",
+                               "add_kept_gradients",
+                               "drop_block",
+                               "gates",
+                               "gate_in_one_of_two",
+                               "write_between",
+                               "loop_inside",
+                               "use_pointer",
+                               "retain_graph",
+                               "input_gradients",
+                               "fail_forward",
+                               "fail_backward",
+                               "train_off_and_on",
+                               "insight"};
+static_assert(kNames.size() == static_cast<size_t>(Do::kCount));
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : engine_(seed * 7919 + 17) {}
+  int below(int n) { return static_cast<int>(engine_() % static_cast<uint64_t>(n)); }
+  bool one_in(int n) { return below(n) == 0; }
+  template <class E>
+  E any() {
+    return static_cast<E>(below(static_cast<int>(E::kCount)));
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+Kind choose_kind(Dice& dice, int ranks) {
+  const Kind kind = dice.any<Kind>();
+  if (ranks == 4) return kind;
+  return kind >= Kind::hybrid ? Kind::full_shard : kind;
+}
+
+}  // namespace
+
+const char* name_of(Do what) { return kNames[static_cast<size_t>(what)]; }
+
+Program generate(uint64_t seed, int actions, bool other_device) {
+  Dice dice(seed);
+  Program p;
+  p.ranks = other_device ? 1 + dice.below(2) : 1 + dice.below(4);
+  p.net = {.width = 3 + dice.below(6),
+           .blocks = 1 + dice.below(4),
+           .tied = dice.one_in(3),
+           .complex = dice.one_in(4),
+           .integer = dice.one_in(5),
+           .frozen = dice.one_in(5)};
+  p.wrap = dice.any<Wrap>();
+  p.kind = choose_kind(dice, p.ranks);
+  p.compute = dice.one_in(2) ? Compute::as_kept : dice.any<Compute>();
+  p.optimizer = dice.any<Optimizer>();
+  p.share = dice.one_in(2);
+  p.inner = dice.one_in(5) && p.net.blocks > 1;
+  p.codec = dice.one_in(8);
+  p.slots = dice.below(4);
+  p.replicate = dice.one_in(4) ? 8 : 0;
+  for (int i = 0; i < actions; ++i) {
+    // A plain step of training is what most programs do most of the time: it lets plans be made and followed.
+    const Do what = dice.one_in(3) ? Do::backward : dice.any<Do>();
+    p.actions.push_back({what, dice.below(12), dice.below(12)});
+    if (what == Do::backward && dice.one_in(2)) {
+      p.actions.push_back({Do::step});
+      p.actions.push_back({dice.one_in(2) ? Do::zero_model : Do::zero_optimizer});
+    }
+  }
+  return p;
+}
+
+std::string to_code(const Program& p) {
+  std::ostringstream out;
+  const auto flag = [](bool on) { return on ? "true" : "false"; };
+  out << "Program{.ranks = " << p.ranks << ",\n  .net = {.width = " << p.net.width
+      << ", .blocks = " << p.net.blocks << ", .tied = " << flag(p.net.tied)
+      << ", .complex = " << flag(p.net.complex) << ", .integer = " << flag(p.net.integer)
+      << ", .frozen = " << flag(p.net.frozen) << "},\n  .wrap = Wrap(" << static_cast<int>(p.wrap)
+      << "), .kind = Kind(" << static_cast<int>(p.kind) << "), .compute = Compute("
+      << static_cast<int>(p.compute) << "), .optimizer = Optimizer(" << static_cast<int>(p.optimizer)
+      << "),\n  .share = " << flag(p.share) << ", .inner = " << flag(p.inner)
+      << ", .codec = " << flag(p.codec) << ", .slots = " << p.slots << ", .replicate = " << p.replicate
+      << ",\n  .actions = {";
+  for (const Action& one : p.actions)
+    out << "\n    {Do::" << name_of(one.what) << ", " << one.a << ", " << one.b << "},";
+  out << "}}";
+  return out.str();
+}
+
+}  // namespace fsdp::fuzz

@@ -1,0 +1,101 @@
+// A random program: a model, how it is sharded, and what is done with it. Pure data; see generate().
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fsdp::fuzz {
+
+// What a step of a program does. `a` and `b` of Action choose among blocks, parameters and amounts.
+enum class Do : uint8_t {
+  backward,            // forward, backward
+  joint_backward,      // two forwards, one backward
+  two_backwards,       // two forwards, a backward each, in the other order
+  forward_only,        // a graph nobody goes back through
+  kept_back,           // forward and backward inside no_sync()
+  evaluate,            // forward without gradients
+  evaluate_inference,  // in InferenceMode
+  evaluate_between,    // between a forward and its backward
+  step,                // the optimizer
+  new_optimizer,       // without momentum of before
+  zero_model,          // model.zero_grad()
+  zero_optimizer,      // optimizer.zero_grad()
+  zero_some,           // every second slice loses its gradient
+  scale_gradients,     // in place
+  clip_norm,           // 2-norm
+  clip_infinity,       // infinity norm
+  clip_value,          //
+  freeze,              // a parameter; then an evaluation
+  freeze_and_look,     // a parameter; then full_params() at once
+  thaw,                // all parameters
+  look,                // full_params()
+  look_at_block,       // full_params() of one module
+  look_on_host,        // full_params() in host memory, on rank 0
+  write_whole,         // full_params(true): values change
+  write_data,          // full_params(true): set_data()
+  write_slices,        // values change through model.parameters()
+  penalty,             // over slices, backward of its own
+  penalty_first,       // computed before forward, in one loss
+  penalty_last,        // computed after forward, in one loss
+  penalty_kept_back,   // in one loss, inside no_sync()
+  keep_gradients,      // tensors of gradients are held, and zeroed in the model
+  add_kept_gradients,  // slices get new tensors: held gradients and present ones added up
+  drop_block,          // forward and backward that skip a block
+  gates,               // forward and backward that use some blocks' gates: on the CPU each rank its own
+  gate_in_one_of_two,  // two forwards, one backward; the gate is used in one of them
+  write_between,       // run(): evaluate, write slices, evaluate
+  loop_inside,         // run(): two steps of training
+  use_pointer,         // run(): a kernel reads a parameter by pointer, in use()
+  retain_graph,        // two backwards through one graph
+  input_gradients,     // a penalty on the gradient of the input
+  fail_forward,        // it throws on all ranks
+  fail_backward,       // it throws on all ranks
+  train_off_and_on,    // eval(), evaluate, train()
+  insight,             // memory_stats(), describe(), unit_counts()
+  kCount
+};
+
+struct Action {
+  Do what = Do::backward;
+  int a = 0;
+  int b = 0;
+};
+
+enum class Wrap : uint8_t { automatic, blocks, sizes, whole, cut, joined, kCount };
+enum class Kind : uint8_t { full_shard, shard_grad_op, no_shard, hybrid, hybrid_zero2, group, kCount };
+enum class Compute : uint8_t { as_kept, fp32, bf16, kCount };
+enum class Optimizer : uint8_t { sgd, adamw, fused_adamw, kCount };
+
+struct Net {
+  int width = 5;
+  int blocks = 3;
+  bool tied = false;     // first and last layer share their weight
+  bool complex = false;  // has a complex parameter
+  bool integer = false;  // has an int64 parameter
+  bool frozen = false;   // the first block's `up` starts frozen
+};
+
+struct Program {
+  int ranks = 2;
+  Net net;
+  Wrap wrap = Wrap::blocks;
+  Kind kind = Kind::full_shard;
+  Compute compute = Compute::as_kept;
+  Optimizer optimizer = Optimizer::sgd;
+  bool share = true;   // shards
+  bool inner = false;  // the second block is sharded before the model
+  bool codec = false;  // one that loses nothing
+  int slots = 2;       // limit_all_gathers
+  int replicate = 0;   // replicate_below
+  std::vector<Action> actions;
+};
+
+// The program of a seed. `same_on_all_ranks`: ranks use the same parameters, as they must off the CPU.
+Program generate(uint64_t seed, int actions, bool other_device);
+
+// C++ that makes the same program: paste it into a test.
+std::string to_code(const Program& program);
+const char* name_of(Do what);
+
+}  // namespace fsdp::fuzz
