@@ -67,6 +67,9 @@ class [[nodiscard]] Work {
   void wait();
   // The same with another timeout; on CUDA the calling thread waits for the data.
   void wait(std::chrono::milliseconds timeout);
+  // For a rank that fails by itself and must not wait for others: lets go where the operation keeps its
+  // memory (CPU ranks that share memory), and waits elsewhere. The group is good for nothing but leaving it.
+  void drop();
 
  private:
   std::shared_ptr<detail::TimedWork> pending_;

@@ -25,6 +25,8 @@ class PendingWork {
   virtual ~PendingWork() = default;
   // `blocking`: the calling thread waits for the data even where ordering the current stream would do.
   virtual void wait(std::chrono::milliseconds timeout, bool blocking) = 0;
+  // Whether the operation goes on, or comes to nothing, safely when nobody waits for it.
+  virtual bool keeps_memory() const { return false; }
 };
 using WorkPtr = std::shared_ptr<PendingWork>;
 

@@ -21,6 +21,7 @@ class TimedWork {
         [&] { work_->wait(timeout.value_or(state_->info.options.timeout), timeout.has_value()); });
     state_->stats.add(op_, 0, 0, seconds_since(start));
   }
+  bool keeps_memory() const { return work_->keeps_memory(); }
 
  private:
   std::shared_ptr<CommState> state_;

@@ -28,6 +28,15 @@ void Work::wait() {
   if (const auto pending = std::exchange(pending_, nullptr)) pending->wait(std::nullopt);
 }
 
+void Work::drop() {
+  if (pending_ && pending_->keeps_memory()) pending_ = nullptr;
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    detail::log_warn(error.what());
+  }
+}
+
 void Work::wait(std::chrono::milliseconds timeout) {
   TORCH_CHECK(timeout.count() > 0, "fsdp: wait with a timeout of ", timeout.count(),
               " ms; it must be positive");

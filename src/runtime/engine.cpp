@@ -1,6 +1,7 @@
 #include "runtime/engine.h"
 
 #include <ATen/autocast_mode.h>
+#include <fsdp/error.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -38,6 +39,7 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
 
 Engine::~Engine() {
   try {
+    if (owes_end_) executor_.drop_gathers();
     executor_.release_all();
   } catch (const std::exception&) {
     // The group has failed; nothing is read from its memory again.
@@ -103,6 +105,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
   try {
     TORCH_CHECK(state_ != TrainingState::summon_full_params,
                 "fsdp: the model was called inside full_params(); end that scope first");
+    end_failed_call();
     check_module();
     check_scopes();
     drop_failed_task();
@@ -125,12 +128,38 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
 
 void Engine::leave() {
   if (--depth_ > 0 || graph_task() != -1) return;
-  const bool failed = std::uncaught_exceptions() > 0;
-  if (failed) schedule_.spoil();
-  if (!failed && mode_ == Mode::train && !aside_) return;
+  if (std::exchange(call_failed_, false)) return leave_failed();
+  if (mode_ == Mode::train && !aside_) return;
   aside_ = false;
-  state_ = mode_ == Mode::eval || failed ? TrainingState::idle : state_;
+  state_ = mode_ == Mode::eval ? TrainingState::idle : state_;
   executor_.keep_parts(false);
+  executor_.release_all();
+  end_readings();
+}
+
+// An exception leaves a call of the model. Its owner gets it now: what would wait for other ranks, which may
+// compute for a while yet, is done when the model is used again. Where it is not, this rank leaves the group,
+// and the others are told why.
+void Engine::fail_call(const std::exception& error) {
+  call_failed_ = true;
+  if (dynamic_cast<const CommError*>(&error) != nullptr) return;
+  const auto* known = dynamic_cast<const c10::Error*>(&error);
+  mesh.leaving(std::string("its call of the model threw: ") +
+               (known != nullptr ? known->what_without_backtrace() : error.what()));
+}
+
+void Engine::leave_failed() {
+  schedule_.spoil();
+  aside_ = false;
+  state_ = TrainingState::idle;
+  owes_end_ = true;
+  executor_.keep_parts(false);
+  executor_.release_gathered();
+}
+
+void Engine::end_failed_call() {
+  if (!std::exchange(owes_end_, false)) return;
+  mesh.leaving("");
   executor_.release_all();
   end_readings();
 }
@@ -194,8 +223,9 @@ void Engine::use(Unit& unit) {
   if (unit.stale() && unit.state != UnitState::sharded) executor_.renew(unit);
   if (aside_) return executor_.demand(unit);
   if (phase == Phase::backward) enter_task();
-  if (unit.outside && unit.in_place()) return;  // always there: ranks may differ in whether they read it
   unit.last_read = phase;
+  // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
+  if (unit.outside) return executor_.demand(unit);
   const Access access{unit.id, phase};
   if (schedule_.current() != nullptr && *schedule_.current() == access) {
     return unit.state == UnitState::gathered ? executor_.read(unit) : executor_.demand(unit);
@@ -276,10 +306,8 @@ void Engine::finish_task() {
   note_memory();
   check_copies();
   if (schedule_.following() && !schedule_.at_end()) return;
-  if (schedule_.following())
-    executor_.follow(schedule_.after(), units);
-  else
-    executor_.release_all();
+  if (schedule_.following()) executor_.follow(schedule_.after(), units);
+  executor_.release_all();
   drop_parts();
   end_readings();
 }
@@ -425,6 +453,7 @@ void Engine::warn_of_equal_batches(const std::vector<at::Tensor>& arguments) {
 void Engine::stand_aside() {
   TORCH_CHECK(state_ != TrainingState::summon_full_params && depth_ == 0,
               "fsdp: a captured step inside full_params() or a call of the model");
+  end_failed_call();
   drop_failed_task();
   check_module();
   end_cycle();

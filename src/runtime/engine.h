@@ -29,6 +29,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // --- from the public handle
   void enter(const std::vector<at::Tensor>& arguments);
   void leave();
+  // The call that is about to be left throws `error`.
+  void fail_call(const std::exception& error);
   // Scopes are numbered; one may end before another that began later.
   int open_full_params(const FullParamsOptions& options);
   void close_full_params(int scope);
@@ -91,6 +93,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::vector<Unit*> units;
     std::vector<at::Tensor> whole;
   };
+  void leave_failed();
+  void end_failed_call();
   void begin_cycle(Mode mode);
   void end_cycle();
   void adopt_plan(Mode mode);
@@ -127,6 +131,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   int task_ = -1;                   // the backward in progress
   std::weak_ptr<bool> task_alive_;  // autograd has it still
   bool aside_ = false;              // an evaluation between forward and backward: not part of the cycle
+  bool call_failed_ = false;        // an exception leaves the call in progress
+  bool owes_end_ = false;           // a call failed, and what ends one with the other ranks was not done
   bool first_batch_ = true;
   TrainingState state_ = TrainingState::idle;
   std::exception_ptr last_error_;

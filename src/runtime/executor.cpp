@@ -291,10 +291,19 @@ void Executor::renew(Unit& unit) {
 }
 
 void Executor::release_all() {
+  release_if([](const Unit&) { return true; });
+}
+
+void Executor::release_gathered() {
+  release_if([](const Unit& unit) { return unit.state == UnitState::gathered; });
+}
+
+template <class Which>
+void Executor::release_if(Which which) {
   const std::vector<Unit*> all = resident_;
   std::exception_ptr first;
   for (Unit* unit : all) {
-    if (unit->pins > 0) continue;
+    if (unit->pins > 0 || !which(*unit)) continue;
     try {
       release(*unit);
     } catch (...) {
@@ -302,6 +311,20 @@ void Executor::release_all() {
     }
   }
   if (first) std::rethrow_exception(first);
+}
+
+void Executor::drop_gathers() {
+  const std::vector<Unit*> all = resident_;
+  for (Unit* unit : all) {
+    if (unit->state != UnitState::gathering) continue;
+    for (const auto& region : unit->regions) {
+      region->gathering.drop();
+      if (region->coded) region->coded->work.drop();
+      region->coded.reset();
+      region->slot = at::Tensor();
+    }
+    std::erase(resident_, unit);
+  }
 }
 
 }  // namespace fsdp::detail

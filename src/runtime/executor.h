@@ -46,6 +46,10 @@ class Executor {
   // Releases `unit`, which one operator is about to read: its shards were written since it was gathered.
   void renew(Unit& unit);
   void release_all();
+  // Those that are there: waits for nobody.
+  void release_gathered();
+  // Gathers in flight go on without us, and nobody will read what they bring.
+  void drop_gathers();
   // What is kept of `unit` for a backward is not needed.
   void drop_part(Unit& unit);
   // The current stream has waited for all that took part so far.
@@ -64,6 +68,8 @@ class Executor {
   at::Tensor allocate(int64_t bytes) const;
   c10::Stream current_stream() const;
   bool is_free(int64_t offset, int64_t bytes) const;
+  template <class Which>
+  void release_if(Which which);
   Unit* oldest_idle() const;
   std::optional<int64_t> make_room(int64_t bytes);
   int gathered_for_now() const;

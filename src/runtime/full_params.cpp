@@ -27,6 +27,7 @@ bool has_param_under(const Unit& unit, const std::string& path) {
 int Engine::open_full_params(const FullParamsOptions& options_) {
   TORCH_CHECK(!options_.write_back || !options_.rank0_only,
               "fsdp: full_params() with rank0_only and write_back: other ranks would keep their old values");
+  end_failed_call();
   drop_failed_task();
   TORCH_CHECK(depth_ == 0 && task_ == -1, "fsdp: full_params() inside a call of the model or a backward");
   end_cycle();

@@ -18,6 +18,11 @@ class GradientShards {
   GradientShards(Mesh& mesh, const Reproduction* reproduction, std::shared_ptr<const Codec> codec,
                  c10::Device device)
       : mesh_(mesh), reproduction_(reproduction), codec_(std::move(codec)), device_(device) {}
+  ~GradientShards() {
+    for (Pending& one : pending_) one.work.drop();  // a backward has failed
+  }
+  GradientShards(const GradientShards&) = delete;
+  GradientShards& operator=(const GradientShards&) = delete;
 
   // Sees to it that the region has a gradient shard.
   void make(UnitRegion& region);

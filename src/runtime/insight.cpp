@@ -99,6 +99,25 @@ const char* to_string(UnitState state) {
 
 namespace detail {
 
+namespace {
+
+// Slices may lie in one gradient shard, or each somewhere else.
+int64_t gradient_bytes(const UnitRegion& region) {
+  std::set<const c10::StorageImpl*> counted;
+  int64_t bytes = 0;
+  const auto count = [&](const at::Tensor& gradient) {
+    if (gradient.defined() && gradient.has_storage() &&
+        counted.insert(gradient.storage().unsafeGetStorageImpl()).second)
+      bytes += static_cast<int64_t>(gradient.storage().nbytes());
+  };
+  count(region.gradient);
+  for (const auto& param : region.unit->params)
+    if (&param->region() == &region) count(param->slice.grad());
+  return bytes;
+}
+
+}  // namespace
+
 MemoryStats Engine::memory_stats() const {
   MemoryStats stats;
   int64_t whole = 0;
@@ -109,14 +128,8 @@ MemoryStats Engine::memory_stats() const {
       whole += param->place.numel * static_cast<int64_t>(c10::elementSize(param->region().master)) *
                (param->requires_grad ? 2 : 1);
     for (const auto& region : unit->regions) {
-      const auto shard = static_cast<int64_t>(region->shard.nbytes());
-      stats.parameter_bytes += shard;
-      if (region->gradient.defined())
-        stats.gradient_bytes += shard;
-      else
-        for (const auto& param : unit->params)
-          if (&param->region() == region.get() && param->slice.grad().defined())
-            stats.gradient_bytes += static_cast<int64_t>(param->slice.grad().nbytes());
+      stats.parameter_bytes += static_cast<int64_t>(region->shard.nbytes());
+      stats.gradient_bytes += gradient_bytes(*region);
     }
   }
   stats.arena_bytes = executor_.arena_bytes();

@@ -57,6 +57,10 @@ void Mesh::check_order(bool now) {
   for (Comm group : groups()) group.check_order(now);
 }
 
+void Mesh::leaving(std::string_view why) {
+  for (Comm group : groups()) group.leaving(why);
+}
+
 std::vector<OpStats> Mesh::stats() const {
   std::vector<OpStats> total;
   for (const Comm& group : groups()) {

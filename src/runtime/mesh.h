@@ -29,6 +29,8 @@ struct Mesh {
   // The rank in the world of a rank of this row.
   int in_world(int rank_in_row) const { return all.rank() - row.rank() + rank_in_row; }
   void check_order(bool now);
+  // Peers that miss this rank are told `why`; empty: it goes on.
+  void leaving(std::string_view why);
   // Each once.
   std::vector<Comm> groups() const;
   // Of all groups together, by operation.

@@ -24,6 +24,8 @@ Entry::Entry(Engine& engine, const std::vector<at::Tensor>& arguments)
   engine_.enter(arguments);
 }
 
+void Entry::failed(const std::exception& error) { engine_.fail_call(error); }
+
 Entry::~Entry() {
   try {
     engine_.leave();

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -112,6 +113,8 @@ class Entry {
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
+  // What the caller is about to get instead of a result.
+  void failed(const std::exception& error);
   const InputCast& input() const { return input_; }
   const InputCast& output() const { return output_; }
 
@@ -124,10 +127,18 @@ class Entry {
 template <class Fn>
 auto call(Engine& engine, Fn&& fn, const std::vector<at::Tensor>& arguments) {
   Entry entry(engine, arguments);
-  if constexpr (std::is_void_v<std::invoke_result_t<Fn, const InputCast&>>)
-    fn(entry.input());
-  else
-    return cast_argument(entry.output(), fn(entry.input()));
+  try {
+    if constexpr (std::is_void_v<std::invoke_result_t<Fn, const InputCast&>>)
+      fn(entry.input());
+    else
+      return cast_argument(entry.output(), fn(entry.input()));
+  } catch (const std::exception& error) {
+    entry.failed(error);
+    throw;
+  } catch (...) {
+    entry.failed(std::runtime_error("an exception of unknown type"));
+    throw;
+  }
 }
 
 }  // namespace fsdp::detail

@@ -125,6 +125,7 @@ class SharedBackend::CollectiveWork final : public PendingWork {
   void wait(std::chrono::milliseconds timeout, bool /*blocking*/) override {
     backend_.named([&] { backend_.rounds_.complete(op_, deadline_after(timeout)); });
   }
+  bool keeps_memory() const override { return true; }
 
  private:
   SharedBackend& backend_;
