@@ -25,6 +25,9 @@ class PendingWork {
   virtual ~PendingWork() = default;
   // `blocking`: the calling thread waits for the data even where ordering the current stream would do.
   virtual void wait(std::chrono::milliseconds timeout, bool blocking) = 0;
+  // Dropped while an exception unwinds: true where the backend completes it later by itself, so that nobody
+  // needs to wait now.
+  virtual bool drop() { return false; }
 };
 using WorkPtr = std::shared_ptr<PendingWork>;
 
@@ -38,6 +41,7 @@ struct GroupInfo {
   c10::Device device{c10::kCPU};
   c10::intrusive_ptr<::c10d::Store> store;
   CommOptions options;
+  std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();  // one for all groups of a rank
 };
 
 // Arguments have been checked: contiguous, right device and dtype, equal sizes; only that ranks agree has
@@ -65,6 +69,7 @@ class CommBackend {
   virtual WorkPtr barrier(OpInfo info) = 0;
 
   virtual void abort(std::string_view reason) = 0;
+  virtual void leaving(std::string_view /*why*/) {}
 };
 
 // The group `info.peers` split off; `info` describes the new group. Every backend folder has the same two

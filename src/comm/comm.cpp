@@ -91,6 +91,7 @@ Comm Comm::create(const World& world, const CommOptions& options) {
   check_timeout(options.timeout);
   auto state = std::make_shared<CommState>();
   const int number = world.state().groups.fetch_add(1);
+  world.state().cause->clear();  // a new group: what ended earlier ones is over
   state->info = {.rank = world.rank(),
                  .size = world.size(),
                  .peers = world.peers(),
@@ -98,7 +99,8 @@ Comm Comm::create(const World& world, const CommOptions& options) {
                  .device = world.device(),
                  .store = c10::make_intrusive<::c10d::PrefixStore>("fsdp/group/" + std::to_string(number),
                                                                    world.store()),
-                 .options = options};
+                 .options = options,
+                 .cause = world.state().cause};
   state->backend = detail::make_backend(state->info);
   return Comm(std::move(state));
 }
@@ -234,6 +236,7 @@ Comm Comm::split(int colour, std::string_view name) {
 }
 
 void Comm::abort(std::string_view reason) { state_->backend->abort(reason); }
+void Comm::leaving(std::string_view why) { state_->backend->leaving(why); }
 
 std::vector<OpStats> Comm::stats() const { return state_->stats.rows(); }
 

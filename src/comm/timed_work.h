@@ -22,6 +22,8 @@ class TimedWork {
     state_->stats.add(op_, 0, 0, seconds_since(start));
   }
 
+  bool drop() { return work_->drop(); }
+
  private:
   std::shared_ptr<CommState> state_;
   WorkPtr work_;
