@@ -1,7 +1,6 @@
 #include <c10/util/Exception.h>
 #include <fsdp/comm.h>
 
-#include <exception>
 #include <utility>
 
 #include "base/log.h"
@@ -18,7 +17,7 @@ Work& Work::operator=(Work&& other) noexcept {
 
 Work::~Work() {
   // An exception on its way out must not wait for other ranks: they may wait for this one.
-  if (pending_ && std::uncaught_exceptions() > 0 && pending_->drop()) return;
+  if (pending_ && pending_->drop()) return;
   try {
     wait();
   } catch (const std::exception& error) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/owning_process.h"
+
 namespace fsdp::detail {
 
 // What ended the first group of this rank that failed. A rank that leaves its other groups because of it
@@ -41,6 +43,15 @@ class FirstCause {
 };
 
 struct WorldState {
+  WorldState() = default;
+  WorldState(const WorldState&) = delete;
+  WorldState& operator=(const WorldState&) = delete;
+  // A forked child has no thread that serves the store: dropping the store would wait for it.
+  ~WorldState() {
+    if (!owner.is_this()) (void)store.release();
+  }
+
+  OwningProcess owner;
   int rank = 0;
   int size = 1;
   int local_rank = 0;
