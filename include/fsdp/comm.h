@@ -53,7 +53,8 @@ struct OpStats {
   double seconds = 0;  // this thread spent in the call and in wait()
 };
 
-// A collective in flight. Dropping it waits: a collective is never abandoned.
+// A collective in flight. Dropping it waits. Only while an exception unwinds it does not (local, shm): the
+// next call of the group completes it, and a rank that leaves instead is named to the others.
 class [[nodiscard]] Work {
  public:
   Work() = default;
@@ -92,8 +93,7 @@ class Comm {
   const char* backend_name() const;
   std::chrono::milliseconds timeout() const;
 
-  // Zeroed memory that this group moves fastest, 256-byte aligned. Collective: same order and size
-  // everywhere.
+  // Zeroed memory that this group moves fastest, 256-byte aligned. Collective: same order and size.
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype);
 
   // slot[r * n, (r + 1) * n) becomes rank r's `shard` [n], cast to the slot's dtype. `shard` may be that part
@@ -122,12 +122,10 @@ class Comm {
   Work recv(const at::Tensor& tensor, int from, std::string_view label);
   void barrier(std::string_view label = "barrier");
 
-  // Compares what ranks have asked of this group so far, where the backend does not do so by itself (nccl,
-  // c10d): throws CommError where they differ. `now`: the answer is waited for; otherwise a difference is
-  // thrown by a later call. Collective.
+  // Compares what ranks have asked of this group so far, where the backend does not (nccl, c10d): throws
+  // CommError where they differ; unless `now`, a later call does. Collective.
   void check_order(bool now);
-  // Lets the others read what this rank has asked of the group, for their errors: it may have gone another
-  // way.
+  // Lets the others read what this rank has asked of the group, for their errors.
   void share_order() const;
 
   // Ranks with the same colour (>= 0) form a group, ordered by rank. Collective.
@@ -138,9 +136,11 @@ class Comm {
   // Whether memory allocated for gathers is one for all ranks of the group (local, shm).
   bool shares_memory() const;
 
-  // Makes every pending and future wait on this group throw CommError with `reason`, here and on all peers.
-  // From any thread.
+  // Makes every wait on this group throw CommError with `reason`, here and on all peers. From any thread.
   void abort(std::string_view reason);
+  // Notes why this rank will leave, in case it does: peers that then miss it get CommError (peer_left) with
+  // these words. Local; never blocks. "" takes the note back. nccl and c10d keep none.
+  void leaving(std::string_view why);
 
   // One row per operation used so far.
   std::vector<OpStats> stats() const;

@@ -86,8 +86,9 @@ World init(const InitOptions& options = {});
 // Runs `fn` in `ranks` new processes of this machine, as ranks 0 .. ranks-1 of one World, and waits for them.
 //
 // The processes are forked: call it before this process starts threads, CUDA or parallel LibTorch work. When
-// one rank fails, the others get ten seconds to notice, then SIGKILL. Throws Error naming the first rank that
-// failed.
+// one rank fails, the others get ten seconds to notice (a stopped one: one second), then SIGKILL. Throws
+// Error with the first cause: the rank that failed by itself, in the words of its exception; ranks that
+// failed because of another one are named only where no rank failed by itself.
 void run_local(int ranks, const std::function<void(World&)>& fn, const InitOptions& options = {});
 
 }  // namespace fsdp

@@ -40,6 +40,7 @@ struct GroupInfo {
   c10::Device device{c10::kCPU};
   c10::intrusive_ptr<::c10d::Store> store;
   CommOptions options;
+  std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();  // one for all groups of a rank
 };
 
 // Arguments have been checked: contiguous, right device and dtype, equal sizes; only that ranks agree has
@@ -67,6 +68,7 @@ class CommBackend {
   virtual WorkPtr barrier(OpInfo info) = 0;
 
   virtual void abort(std::string_view reason) = 0;
+  virtual void leaving(std::string_view /*why*/) {}
 };
 
 // The group `info.peers` split off; `info` describes the new group. Every backend folder has the same two

@@ -35,6 +35,14 @@ DType to_dtype(at::ScalarType type) {
   }
 }
 
+void CommState::check_process(const char* op, std::string_view label) const {
+  TORCH_CHECK(
+      owner.is_this(), "fsdp: ", op, " '", label, "' in process ", ::getpid(), ", a forked child of process ",
+      owner.pid(),
+      ", which this group belongs to. Only the process that made a group may use it: let a child load "
+      "data, or start ranks with run_local() or a launcher");
+}
+
 }  // namespace detail
 
 namespace {
@@ -76,6 +84,7 @@ void check_parts(const CommState& state, const at::Tensor& whole, const at::Tens
 template <class Start>
 Work start(const std::shared_ptr<CommState>& state, const char* op, std::string_view label, size_t bytes,
            Start issue, bool collective = true) {
+  state->check_process(op, label);
   const auto begin = Clock::now();
   if (collective && state->keeps_order()) state->order.add(op, label, bytes);
   detail::WorkPtr work = state->explained([&] { return issue(OpInfo{op, std::string(label)}); });
@@ -91,6 +100,7 @@ Comm Comm::create(const World& world, const CommOptions& options) {
   check_timeout(options.timeout);
   auto state = std::make_shared<CommState>();
   const int number = world.state().groups.fetch_add(1);
+  world.state().cause->clear();  // a new group: what ended earlier ones is over
   state->info = {.rank = world.rank(),
                  .size = world.size(),
                  .peers = world.peers(),
@@ -98,7 +108,8 @@ Comm Comm::create(const World& world, const CommOptions& options) {
                  .device = world.device(),
                  .store = c10::make_intrusive<::c10d::PrefixStore>("fsdp/group/" + std::to_string(number),
                                                                    world.store()),
-                 .options = options};
+                 .options = options,
+                 .cause = world.state().cause};
   state->backend = detail::make_backend(state->info);
   return Comm(std::move(state));
 }
@@ -111,6 +122,7 @@ bool Comm::shares_memory() const { return state_->backend->shares_memory(); }
 const char* Comm::backend_name() const { return state_->backend->name(); }
 
 at::Tensor Comm::allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) {
+  state_->check_process("allocate", "");
   TORCH_CHECK(numel >= 0, "fsdp: allocate of ", numel, " elements");
   detail::to_dtype(dtype);
   return state_->backend->allocate(use, numel, dtype);
@@ -125,8 +137,13 @@ Work Comm::all_gather(const at::Tensor& slot, const at::Tensor& shard, std::stri
                [&](OpInfo info) { return state_->backend->all_gather(slot, shard, std::move(info)); });
 }
 
-void Comm::release(const at::Tensor& slot) { state_->backend->release(slot); }
-void Comm::claim(const at::Tensor& memory, std::string_view label) { state_->backend->claim(memory, label); }
+void Comm::release(const at::Tensor& slot) {
+  if (state_->owner.is_this()) state_->backend->release(slot);
+}
+
+void Comm::claim(const at::Tensor& memory, std::string_view label) {
+  if (state_->owner.is_this()) state_->backend->claim(memory, label);
+}
 
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
                           std::string_view label) {
@@ -185,6 +202,7 @@ void Comm::barrier(std::string_view label) {
 
 // See Note [Order of operations]. The question is no operation that could differ: it is not in the log.
 void Comm::check_order(bool now) {
+  state_->check_process("check_order", "");
   if (!state_->keeps_order()) return;
   const at::Tensor sum =
       at::full({1}, state_->order.digest(), at::TensorOptions(state_->info.device).dtype(at::kLong));
@@ -206,11 +224,12 @@ void Comm::check_order(bool now) {
 }
 
 void Comm::share_order() const {
-  if (state_->keeps_order()) state_->order.share(state_->info);
+  if (state_->owner.is_this() && state_->keeps_order()) state_->order.share(state_->info);
 }
 
 // Colours travel through the store: it works alike for every backend, and splitting is rare.
 Comm Comm::split(int colour, std::string_view name) {
+  state_->check_process("split", name);
   TORCH_CHECK(colour >= 0, "fsdp: split '", name, "': colour ", colour, " is negative");
   const auto& parent = state_->info;
   const std::string prefix = "split/" + std::to_string(state_->splits++) + "/";
@@ -233,7 +252,13 @@ Comm Comm::split(int colour, std::string_view name) {
   return Comm(std::move(state));
 }
 
-void Comm::abort(std::string_view reason) { state_->backend->abort(reason); }
+void Comm::abort(std::string_view reason) {
+  if (state_->owner.is_this()) state_->backend->abort(reason);
+}
+
+void Comm::leaving(std::string_view why) {
+  if (state_->owner.is_this()) state_->backend->leaving(why);
+}
 
 std::vector<OpStats> Comm::stats() const { return state_->stats.rows(); }
 

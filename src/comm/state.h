@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/owning_process.h"
 #include "comm/backend.h"
 #include "comm/order_log.h"
 
@@ -21,7 +22,24 @@ class StatsTable {
   std::map<std::string, OpStats, std::less<>> rows_;
 };
 
+// Note [Forked children]
+// User code may fork, for a data loader say. The child has a copy of every handle, and drops it some day. The
+// group is still the parent's: nothing that the child does may count as done by this rank. So in another
+// process than the one that made the group, release() and claim() do nothing, a dropped Work is not waited
+// for, every other call is refused, and the backend is never destroyed: the threads it would join are not
+// there.
 struct CommState {
+  CommState() = default;
+  CommState(const CommState&) = delete;
+  CommState& operator=(const CommState&) = delete;
+  ~CommState() {
+    if (!owner.is_this()) (void)std::make_unique<BackendPtr>(std::move(backend)).release();
+  }
+
+  // Throws c10::Error in a forked child.
+  void check_process(const char* op, std::string_view label) const;
+
+  OwningProcess owner;
   GroupInfo info;
   BackendPtr backend;
   StatsTable stats;

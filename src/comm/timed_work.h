@@ -1,6 +1,7 @@
 // A backend's work together with the group it counts for.
 #pragma once
 
+#include <exception>
 #include <optional>
 
 #include "base/clock.h"
@@ -16,12 +17,17 @@ class TimedWork {
 
   // Without a timeout: the group's, and the host does not wait for a device.
   void wait(std::optional<Milliseconds> timeout) {
+    state_->check_process(op_, "");
     const auto start = Clock::now();
     state_->explained(
         [&] { work_->wait(timeout.value_or(state_->info.options.timeout), timeout.has_value()); });
     state_->stats.add(op_, 0, 0, seconds_since(start));
   }
-  bool keeps_memory() const { return work_->keeps_memory(); }
+  // Whether a rank that fails by itself may let go of it without a wait: see Work and Note [Forked children].
+  bool may_drop() const { return !state_->owner.is_this() || work_->keeps_memory(); }
+  bool may_drop_now() const {
+    return !state_->owner.is_this() || (std::uncaught_exceptions() > 0 && work_->keeps_memory());
+  }
 
  private:
   std::shared_ptr<CommState> state_;

@@ -16,6 +16,8 @@ Work& Work::operator=(Work&& other) noexcept {
 }
 
 Work::~Work() {
+  // An exception on its way out must not wait for other ranks: they may wait for this one.
+  if (pending_ && pending_->may_drop_now()) return;
   try {
     wait();
   } catch (const std::exception& error) {
@@ -29,7 +31,7 @@ void Work::wait() {
 }
 
 void Work::drop() {
-  if (pending_ && pending_->keeps_memory()) pending_ = nullptr;
+  if (pending_ && pending_->may_drop()) pending_ = nullptr;
   try {
     wait();
   } catch (const std::exception& error) {

@@ -14,7 +14,7 @@ namespace fsdp::detail {
 namespace {
 
 constexpr int kDefaultPort = 29500;  // torch's
-constexpr int kProtocol = 1;  // raise it when ranks of the old and the new build could not work together
+constexpr int kProtocol = 2;  // raise it when ranks of the old and the new build could not work together
 constexpr int kMaxPort = 65535;
 constexpr const char* kLoopback = "127.0.0.1";
 

@@ -15,6 +15,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 
 #include "launch/enter.h"
@@ -25,12 +26,15 @@ namespace {
 
 constexpr const char* kThisHost = "127.0.0.1";
 constexpr int kFailedExit = 1;
+constexpr Milliseconds kStoppedGrace{1000};
 
 // Note [Last words]
-// A rank writes one byte before it ends, kDone or kFailed, and after kFailed the text of its exception, cut
-// so that it fits into the pipe: the parent reads when the rank has ended, and never waits for it.
+// A rank writes one byte before it ends: kDone; kFailed for an exception of its own; kFailedByOther for one
+// that tells what another rank did. The text of the exception follows, cut so that it fits into the pipe: the
+// parent reads when the rank has ended, and never waits for it.
 constexpr char kDone = 'd';
 constexpr char kFailed = 'f';
+constexpr char kFailedByOther = 'o';
 constexpr size_t kMaxWords = 32 * 1024;
 
 void say(int fd, char verdict, const std::string& text) {
@@ -43,6 +47,16 @@ std::string hear(int fd) {
   const auto n = ::read(fd, words.data(), words.size());
   words.resize(n > 0 ? static_cast<size_t>(n) : 0);
   return words;
+}
+
+// Whether the process is stopped: by SIGSTOP, or by a debugger.
+bool is_stopped(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  const size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < text.size() &&
+         (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
 // The life of a rank. Never returns: what the parent registered to run at exit is not the child's to run.
@@ -59,6 +73,10 @@ std::string hear(int fd) {
     fn(world);
     done = true;
     say(words, kDone, "");
+  } catch (const CommError& error) {
+    say(words, kFailedByOther, error.what());
+  } catch (const RendezvousError& error) {
+    say(words, kFailedByOther, error.what());
   } catch (const c10::Error& error) {
     say(words, kFailed, error.what_without_backtrace());
   } catch (const std::exception& error) {
@@ -101,6 +119,11 @@ void RankProcesses::end_all() {
   }
 }
 
+void RankProcesses::end(int rank) {
+  children_[static_cast<size_t>(rank)].told_to_end = true;
+  signal(rank, SIGKILL);
+}
+
 void RankProcesses::start(int rank, int ranks, const std::function<void(World&)>& fn,
                           const InitOptions& options, const Listener& listener) {
   int ends[2];
@@ -125,7 +148,7 @@ void RankProcesses::start(int rank, int ranks, const std::function<void(World&)>
     me.master_port = listener.port;
     live(me, fn, options, theirs.get());
   }
-  children_.push_back({.pid = pid, .pidfd = {}, .words = std::move(ours), .ended = false, .outcome = {}});
+  children_.push_back({.pid = pid, .pidfd = {}, .words = std::move(ours), .outcome = {}});
   children_.back().pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!children_.back().pidfd.valid())
     throw Error(std::string("cannot watch a rank (pidfd_open, Linux 5.3 or newer): ") + std::strerror(errno));
@@ -145,8 +168,17 @@ void RankProcesses::reap(Child& child, int rank) {
   if (known && WIFSIGNALED(status)) outcome.signal = WTERMSIG(status);
   outcome.exit_code = known ? (WIFEXITED(status) ? WEXITSTATUS(status) : 128 + outcome.signal)
                             : (words.starts_with(kDone) ? 0 : kFailedExit);
-  if (words.starts_with(kFailed)) outcome.error = words.substr(1);
-  if (outcome.failed() && first_failed_ < 0) first_failed_ = rank;
+  outcome.secondary = words.starts_with(kFailedByOther);
+  if (outcome.secondary || words.starts_with(kFailed)) outcome.error = words.substr(1);
+  outcome.killed = child.told_to_end && outcome.signal == SIGKILL && words.empty();
+  if (outcome.failed()) failed_.push_back(rank);
+}
+
+int RankProcesses::cause() const {
+  const auto remote = [&](int rank) { return outcome(rank).killed ? 2 : outcome(rank).secondary ? 1 : 0; };
+  const auto nearest =
+      std::min_element(failed_.begin(), failed_.end(), [&](int a, int b) { return remote(a) < remote(b); });
+  return nearest == failed_.end() ? -1 : *nearest;
 }
 
 int RankProcesses::wait_any(Milliseconds time) {
@@ -172,12 +204,13 @@ void RankProcesses::wait_all(Milliseconds grace) {
   };
   Clock::time_point failed_at;
   while (running()) {
-    const bool failed = first_failed_ >= 0;
+    const bool failed = !failed_.empty();
     wait_any(Milliseconds{100});
-    if (!failed && first_failed_ >= 0) failed_at = Clock::now();
-    if (first_failed_ < 0 || elapsed_since(failed_at) < grace) continue;
+    if (!failed && !failed_.empty()) failed_at = Clock::now();
+    if (failed_.empty() || elapsed_since(failed_at) < std::min(grace, kStoppedGrace)) continue;
+    const bool over = elapsed_since(failed_at) >= grace;
     for (int r = 0; r < size(); ++r)
-      if (!ended(r)) signal(r, SIGKILL);
+      if (!ended(r) && (over || is_stopped(pid(r)))) end(r);
   }
 }
 
@@ -189,7 +222,7 @@ void run_local(int ranks, const std::function<void(World&)>& fn, const InitOptio
   constexpr detail::Milliseconds kGrace{10000};
   detail::RankProcesses processes(ranks, fn, options);
   processes.wait_all(kGrace);
-  const int failed = processes.first_failed();
+  const int failed = processes.cause();
   if (failed < 0) return;
   const detail::RankOutcome& outcome = processes.outcome(failed);
   const std::string how = outcome.signal != 0 ? "was ended by signal " + std::to_string(outcome.signal)

@@ -16,8 +16,10 @@ namespace fsdp::detail {
 // How a rank ended.
 struct RankOutcome {
   int exit_code = 0;
-  int signal = 0;     // that ended it; 0: it exited
-  std::string error;  // what() of the exception that left `fn`
+  int signal = 0;          // that ended it; 0: it exited
+  std::string error;       // what() of the exception that left `fn`
+  bool secondary = false;  // that exception tells what another rank did (CommError, RendezvousError)
+  bool killed = false;     // by us, because another rank had failed
 
   bool failed() const { return exit_code != 0 || signal != 0; }
 };
@@ -41,10 +43,12 @@ class RankProcesses {
 
   // Waits at most `time` for some rank to end; the rank, or -1.
   int wait_any(Milliseconds time);
-  // Waits for all. Once a rank has failed the others get `grace` to end by themselves.
+  // Waits for all. Once a rank has failed the others get `grace` to end by themselves; a rank that is stopped
+  // (SIGSTOP) cannot, and gets a second at most.
   void wait_all(Milliseconds grace);
-  // The first rank that failed, or -1.
-  int first_failed() const { return first_failed_; }
+  // The rank that made the run fail, or -1: the first that ended by an error of its own or a signal; where
+  // there is none, the first that ended by an error about another rank.
+  int cause() const;
 
  private:
   struct Child {
@@ -52,17 +56,19 @@ class RankProcesses {
     Fd pidfd;
     Fd words;  // the rank's last: see Note [Last words]
     bool ended = false;
+    bool told_to_end = false;
     RankOutcome outcome;
   };
 
   void start(int rank, int ranks, const std::function<void(World&)>& fn, const InitOptions& options,
              const Listener& listener);
   void reap(Child& child, int rank);
+  void end(int rank);
   void end_all();
 
   std::vector<Child> children_;
   StorePtr store_;
-  int first_failed_ = -1;
+  std::vector<int> failed_;  // in the order they ended
 };
 
 }  // namespace fsdp::detail

@@ -5,12 +5,53 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/owning_process.h"
+
 namespace fsdp::detail {
 
+// What ended the first group of this rank that failed. A rank that leaves its other groups because of it
+// passes it on, so that their ranks hear of the culprit and not of the messenger.
+class FirstCause {
+ public:
+  struct Fault {
+    int culprit = -1;    // rank in the world; -1: nothing has failed
+    std::string name;    // of the culprit, with host and process
+    std::string reason;  // what it did
+  };
+
+  void note(Fault fault) {
+    const std::lock_guard lock(mutex_);
+    if (fault_.culprit < 0) fault_ = std::move(fault);
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    fault_ = {};
+  }
+  Fault get() const {
+    const std::lock_guard lock(mutex_);
+    return fault_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Fault fault_;
+};
+
 struct WorldState {
+  WorldState() = default;
+  WorldState(const WorldState&) = delete;
+  WorldState& operator=(const WorldState&) = delete;
+  // A forked child has no thread that serves the store: dropping the store would wait for it.
+  ~WorldState() {
+    if (!owner.is_this()) (void)store.release();
+  }
+
+  OwningProcess owner;
   int rank = 0;
   int size = 1;
   int local_rank = 0;
@@ -19,6 +60,7 @@ struct WorldState {
   std::vector<Peer> peers;
   std::string source;
   c10::intrusive_ptr<::c10d::Store> store;
+  std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();
   std::atomic<int> groups{0};  // made so far; names the next group's keys
 };
 

@@ -361,7 +361,8 @@ TEST(Accumulation, MemoryOfGradients) {
     require(model.memory_stats().current_bytes == kept.current_bytes,
             "one whole gradient, not one per batch");
     backward(model, world.rank(), Turn::reduce);
-    require(model.memory_stats().current_bytes <= before + shard, "given back by the reduce, but for the shard");
+    require(model.memory_stats().current_bytes <= before + shard,
+            "given back by the reduce, but for the shard");
     require(model.memory_stats().peak_bytes >= kept.current_bytes, "the peak remembers");
   });
 }

@@ -51,8 +51,10 @@ struct alignas(64) RankPage {
   std::atomic<uint32_t> state;     // RankState
   std::atomic<uint64_t> rounds;    // rounds this rank has arrived at
   std::atomic<int64_t>
-      seen_waiting;           // when it last looked for what it waits for, on the clock all processes share
-  char reason[kReasonBytes];  // of a fault this rank reported
+      seen_waiting;             // when it last looked for what it waits for, on the clock all processes share
+  char reason[kReasonBytes];    // of a fault this rank reported
+  std::atomic<uint32_t> noted;  // 0, or 1 + the group rank to blame where this rank leaves
+  std::atomic<char> why[kReasonBytes];  // it would leave; valid while `noted`
   Record records[kRecords];
 };
 

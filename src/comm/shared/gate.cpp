@@ -34,6 +34,26 @@ Gate::Gate(ControlView view, int rank, int ranks_on_host, std::unique_ptr<Livene
   view_.page(rank_).state.store(static_cast<uint32_t>(RankState::joined));
 }
 
+void Gate::note(std::string_view why, int culprit) {
+  RankPage& page = view_.page(rank_);
+  page.noted.store(0);
+  if (why.empty()) return;
+  const size_t length = std::min(why.size(), kReasonBytes - 1);
+  for (size_t i = 0; i < length; ++i) page.why[i].store(why[i], std::memory_order_relaxed);
+  page.why[length].store('\0', std::memory_order_relaxed);
+  page.noted.store(static_cast<uint32_t>(culprit) + 1);
+}
+
+void Gate::report_note(int rank) {
+  const RankPage& page = view_.page(rank);
+  const uint32_t noted = page.noted.load();
+  if (noted == 0) return;
+  std::string why;
+  for (size_t i = 0; i < kReasonBytes && page.why[i].load(std::memory_order_relaxed) != '\0'; ++i)
+    why += page.why[i].load(std::memory_order_relaxed);
+  report(CommFault::peer_left, static_cast<int>(noted - 1), why);
+}
+
 void Gate::leave(bool clean) {
   view_.page(rank_).state.store(static_cast<uint32_t>(clean ? RankState::left : RankState::left_owing));
   ring(kEverything);
@@ -90,8 +110,10 @@ void Gate::pause() const {
 void Gate::look_for_dead() {
   if (!liveness_ || faulted()) return;
   for (int r = 0; r < view_.size(); ++r)
-    if (r != rank_ && !has_left(r) && liveness_->dead(r))
+    if (r != rank_ && !has_left(r) && liveness_->dead(r)) {
+      report_note(r);
       return report(CommFault::peer_died, r, "its process has died");
+    }
 }
 
 bool Gate::has_left(int rank) const {
@@ -101,6 +123,7 @@ bool Gate::has_left(int rank) const {
 // Who left may have left because another died: that one is named.
 void Gate::report_left(int rank) {
   look_for_dead();
+  report_note(rank);
   report(CommFault::peer_left, rank,
          "it closed its communicator (finished, or failed on its own) while others still need it");
 }

@@ -37,8 +37,13 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
+  // Why this rank will leave, and whom to blame if it does; "" takes it back. See Comm::leaving.
+  void note(std::string_view why, int culprit);
+  bool noted(int rank) const { return view_.page(rank).noted.load() != 0; }
   // Marks this rank as gone and wakes those who wait for it. `clean`: it owes nobody anything.
   void leave(bool clean);
+  // Reports that others need `rank` and it left or is about to, in the words it noted.
+  void report_left(int rank);
 
   // Reports a peer that died without having left.
   void look_for_dead();
@@ -107,7 +112,7 @@ class Gate {
   void end_sleep();
   void sleep(uint32_t seen, Clock::time_point deadline);  // until a ring, or a slice has passed
   bool has_left(int rank) const;
-  void report_left(int rank);
+  void report_note(int rank);
 
   static constexpr std::chrono::microseconds kSpin{50};
   static constexpr Milliseconds kSlice{25};

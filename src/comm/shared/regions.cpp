@@ -98,7 +98,7 @@ void AllocationTable::remove(const void* own) {
   if (it == by_address_.end()) return;
   last = std::move(it->second);
   by_address_.erase(it);
-  last->release_all();
+  if (owner_.is_this()) last->release_all();
 }
 
 AllocationPtr AllocationTable::find(const void* data, size_t bytes) const {

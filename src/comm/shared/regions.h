@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/owning_process.h"
 #include "comm/shared/segment.h"
 
 namespace fsdp::detail {
@@ -94,6 +95,7 @@ class AllocationTable {
   void release_all() const;
 
  private:
+  OwningProcess owner_;  // see Note [Forked children]
   mutable std::mutex mutex_;
   std::map<const char*, AllocationPtr> by_address_;
 };

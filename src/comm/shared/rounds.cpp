@@ -177,6 +177,9 @@ bool Rounds::compare(const RoundOp& op) {
   for (int r = 0; r < gate_.view().size(); ++r) {
     const Record& theirs = record_of(r);
     if (theirs.stamp.load(std::memory_order_acquire) != op.sequence_ + 1 || same(mine, theirs)) continue;
+    // What a rank does on its way out is no part of the program.
+    for (const int leaver : {r, gate_.rank()})
+      if (gate_.noted(leaver)) gate_.report_left(leaver);
     gate_.report(CommFault::mismatch, r,
                  "it issued " + describe_record(theirs) + " where rank " +
                      std::to_string(world_ranks_[static_cast<size_t>(gate_.rank())]) + " issued " +
@@ -231,9 +234,12 @@ void Rounds::settle(Gate::Outcome outcome, const RoundOp& op, const std::functio
   throw_fault(op);
 }
 
-// Who is to blame? Best a rank that has not done its part and is not waiting for somebody itself; then any
-// that is not waiting; then any that is late; at last the one furthest behind.
+// Who is to blame? A rank that said it would leave; then best a rank that has not done its part and is not
+// waiting for somebody itself; then any that is not waiting; then any that is late; at last the one furthest
+// behind.
 void Rounds::report_timeout(const RoundOp& op, const std::function<bool(int)>& late) {
+  for (int r = 0; r < gate_.view().size(); ++r)
+    if (r != gate_.rank() && gate_.noted(r)) return gate_.report_left(r);
   std::vector<int> idle_and_late, idle, only_late;
   int behind = -1;
   const auto progress = [&](int r) { return gate_.view().page(r).rounds.load(); };

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstring>
+#include <exception>
 #include <thread>
 
 #include "base/assert.h"
@@ -44,6 +45,7 @@ class SharedBackend final : public CommBackend {
 
   ~SharedBackend() override {
     table_->release_all();
+    note_why();
     gate_.leave(rounds_.idle() && !messages_.pending());
   }
 
@@ -73,6 +75,9 @@ class SharedBackend final : public CommBackend {
   }
 
   void abort(std::string_view reason) override { gate_.report(CommFault::aborted, info_.rank, reason); }
+  void leaving(std::string_view why) override {
+    gate_.note(why.empty() ? "" : "it left the group: " + std::string(why), info_.rank);
+  }
 
  private:
   class CollectiveWork;
@@ -88,6 +93,7 @@ class SharedBackend final : public CommBackend {
   RoundOpPtr reduce_op(const at::Tensor& output, const at::Tensor& input, double scale);
   void finish_use(Region& region);
   void refuse_slot(const at::Tensor& tensor, const char* what) const;
+  void note_why();
   SegmentPtr share_segment(size_t bytes);
   SegmentSource::Export create_or_abort(size_t bytes);
   SegmentPtr attach_or_abort(const char* ticket, size_t bytes);
@@ -99,9 +105,11 @@ class SharedBackend final : public CommBackend {
       return fn();
     } catch (const CommError& error) {
       CommError::Details details = error.details();
-      details.reason = name_of(info_, details.culprit) + ": " + details.reason;
+      const std::string name = name_of(info_, details.culprit);
       details.rank = world_rank(info_, details.rank);
       details.culprit = world_rank(info_, details.culprit);
+      info_.cause->note({.culprit = details.culprit, .name = name, .reason = details.reason});
+      details.reason = name + ": " + details.reason;
       throw CommError(std::move(details));
     }
   }
@@ -141,6 +149,7 @@ class SharedBackend::MessageWork final : public PendingWork {
     backend_.named(
         [&] { backend_.rounds_.wait_message(*message_, info_, started_, deadline_after(timeout)); });
   }
+  bool keeps_memory() const override { return true; }
 
  private:
   SharedBackend& backend_;
@@ -210,7 +219,11 @@ void SharedBackend::release(const at::Tensor& slot) {
   TORCH_CHECK(
       region != nullptr,
       "fsdp: release() of memory that was not gathered; pass the tensor that was given to all_gather");
-  if (region->held) finish_use(*region);
+  // While an exception unwinds nothing is waited for: the slot stays held until it is gathered into again,
+  // claimed or dropped.
+  const auto pending = region->operation.lock();
+  const bool in_flight = pending && !pending->complete();
+  if (region->held && !(in_flight && std::uncaught_exceptions() > 0)) finish_use(*region);
 }
 
 void SharedBackend::claim(const at::Tensor& memory, std::string_view label) {
@@ -277,6 +290,21 @@ WorkPtr SharedBackend::broadcast(const at::Tensor& tensor, int root, OpInfo info
   refuse_slot(tensor, "broadcast");
   return issue(make_broadcast_op(gate_.view(), info_.rank, bytes_of(tensor), root), tensor.numel(),
                tensor.scalar_type(), root, std::move(info), {tensor});
+}
+
+// A rank that says nothing itself leaves because of an exception, its own or one that it met in another
+// group.
+void SharedBackend::note_why() {
+  if (gate_.noted(info_.rank)) return;
+  const FirstCause::Fault first = info_.cause->get();
+  const std::string me = "rank " + std::to_string(world_rank(info_, info_.rank));
+  for (int r = 0; r < info_.size; ++r)
+    if (world_rank(info_, r) == first.culprit)
+      return gate_.note(first.reason + " (told by " + me + ", which left after it)", r);
+  if (first.culprit >= 0)
+    return gate_.note("it left the group after this: " + first.name + ": " + first.reason, info_.rank);
+  if (std::uncaught_exceptions() > 0)
+    gate_.note("it left the group while an exception of its own was on its way out", info_.rank);
 }
 
 void SharedBackend::refuse_slot(const at::Tensor& tensor, const char* what) const {
