@@ -140,9 +140,17 @@ void split_unit(UnitDecl unit, int64_t max_bytes, std::vector<UnitDecl>& out) {
     ++pieces;
     out.push_back(std::exchange(part, UnitDecl{.name = unit.name, .params = {}}));
   };
-  for (ParamDecl& param : unit.params) {
-    if (!part.params.empty() && part.bytes() + bytes_of(param) > max_bytes) finish();
-    part.params.push_back(std::move(param));
+  // An operator reads the parameters of one module together.
+  const auto module_of = [](const ParamDecl& param) {
+    return param.name.substr(0, param.name.rfind('.') + 1);
+  };
+  for (size_t i = 0; i < unit.params.size();) {
+    size_t end = i;
+    int64_t bytes = 0;
+    while (end < unit.params.size() && module_of(unit.params[end]) == module_of(unit.params[i]))
+      bytes += bytes_of(unit.params[end++]);
+    if (!part.params.empty() && part.bytes() + bytes > max_bytes) finish();
+    for (; i < end; ++i) part.params.push_back(std::move(unit.params[i]));
   }
   finish();
 }

@@ -54,8 +54,11 @@ class Packer {
   }
 
   Packing run(const std::vector<size_t>& order) {
-    for (const size_t i : order)
-      if (lifetimes_[i].bytes > 0 && lifetimes_[i].begin < lifetimes_[i].end) place(i);
+    for (const bool fixed : {true, false})
+      for (const size_t i : order)
+        if (lifetimes_[i].bytes > 0 && lifetimes_[i].begin < lifetimes_[i].end &&
+            (lifetimes_[i].fixed >= 0) == fixed)
+          place(i);
     return std::move(packing_);
   }
 
@@ -69,7 +72,8 @@ class Packer {
       taken.push_back({packing_.offsets[other], lifetimes_[other].bytes});
       above = std::max(above, taken.back().end());
     }
-    const int64_t offset = choose(holes(taken, limit_), life.bytes, limit_, fit_).value_or(above);
+    const int64_t offset =
+        life.fixed >= 0 ? life.fixed : choose(holes(taken, limit_), life.bytes, limit_, fit_).value_or(above);
     packing_.offsets[i] = offset;
     packing_.bytes = std::max(packing_.bytes, offset + life.bytes);
     const auto behind = [&](int64_t value, size_t other) { return value < packing_.offsets[other]; };

@@ -12,6 +12,7 @@ struct Lifetime {
   int32_t begin = 0;
   int32_t end = 0;
   int64_t bytes = 0;
+  int64_t fixed = -1;  // its offset is given; -1: it is to be found. Given ones do not overlap.
 };
 
 struct Packing {

@@ -78,10 +78,18 @@ std::vector<Stay> find_stays(const std::vector<Access>& runs, const std::vector<
   return stays;
 }
 
-Packing pack_stays(const std::vector<Stay>& stays, const std::vector<UnitNeed>& units) {
+Packing pack_stays(const std::vector<Stay>& stays, const std::vector<UnitNeed>& units, const Plan* like,
+                   const std::vector<Access>& runs) {
   std::vector<Lifetime> lifetimes;
   for (const Stay& stay : stays)
     lifetimes.push_back({stay.begin, stay.end(), units[static_cast<size_t>(stay.unit)].slot_bytes});
+  const size_t fork = like != nullptr ? common_runs(*like, runs) : 0;
+  if (fork == 0) return pack(lifetimes);
+  const auto last = static_cast<int32_t>(fork) - 1;  // run that both have
+  for (const auto& [unit, offset] : residents(*like, fork - 1))
+    for (size_t i = 0; i < stays.size(); ++i)
+      if (stays[i].unit == unit && stays[i].begin <= last && last < stays[i].end())
+        lifetimes[i].fixed = offset;
   return pack(lifetimes);
 }
 
@@ -93,11 +101,28 @@ std::vector<Access> collapse(const std::vector<Access>& trace) {
   return runs;
 }
 
+std::vector<std::pair<UnitId, int64_t>> residents(const Plan& plan, size_t run) {
+  std::vector<std::pair<UnitId, int64_t>> there;
+  for (size_t p = 0; p <= run && p < plan.runs.size(); ++p)
+    for (const Instruction& step : plan.runs[p].before) {
+      if (step.action == Action::gather) there.emplace_back(step.unit, step.offset);
+      if (step.action == Action::release)
+        std::erase_if(there, [&](const auto& one) { return one.first == step.unit; });
+    }
+  return there;
+}
+
+size_t common_runs(const Plan& plan, const std::vector<Access>& runs) {
+  size_t n = 0;
+  while (n < runs.size() && n < plan.runs.size() && plan.runs[n].access == runs[n]) ++n;
+  return n;
+}
+
 Plan make_plan(const std::vector<Access>& trace, const std::vector<UnitNeed>& units,
-               const PlanOptions& options) {
+               const PlanOptions& options, const Plan* like) {
   const std::vector<Access> runs = collapse(trace);
   const std::vector<Stay> stays = find_stays(runs, units, options);
-  const Packing packing = pack_stays(stays, units);
+  const Packing packing = pack_stays(stays, units, like, runs);
 
   Plan plan{.runs = {}, .after = {}, .arena_bytes = packing.bytes};
   for (const Access& access : runs) plan.runs.push_back({.access = access, .before = {}});

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fsdp::detail {
@@ -72,8 +73,16 @@ struct Plan {
 // first, is gathered once, and a root used first and last is not held in between. When to gather depends on
 // the order of accesses alone, never on time: all ranks with the same trace issue the same collectives.
 // Offsets come from packing the lifetimes, so the same trace gives the same addresses in every step.
+// `like`: a plan that begins with the same runs, or null; units that are gathered where the two part lie at
+// the same offsets in both, so that one can be left for the other there.
 Plan make_plan(const std::vector<Access>& trace, const std::vector<UnitNeed>& units,
-               const PlanOptions& options);
+               const PlanOptions& options, const Plan* like = nullptr);
+
+// The units that are gathered, or on their way, while run `run` of a plan computes, with their offsets, in
+// the order of their gathers.
+std::vector<std::pair<UnitId, int64_t>> residents(const Plan& plan, size_t run);
+// How many runs two plans have in common from the beginning.
+size_t common_runs(const Plan& plan, const std::vector<Access>& runs);
 
 // One access per run: neighbours that are equal become one.
 std::vector<Access> collapse(const std::vector<Access>& trace);

@@ -173,9 +173,8 @@ void Engine::begin_cycle(Mode mode) {
   }
   if (mode == Mode::train && waiting && !schedule_.spoilt()) return;
   end_cycle();
-  const auto planned = plans_.find(mode);
-  schedule_.begin(planned != plans_.end() ? &planned->second : nullptr);
   mode_ = mode;
+  schedule_.begin(plans_.likely(kind()));
   in_cycle_ = true;
   backward_seen_ = false;
   synced_ = true;
@@ -186,31 +185,28 @@ void Engine::end_cycle() {
   executor_.keep_parts(false);
   executor_.release_all();
   drop_parts();
-  if (!schedule_.worth_planning() || (mode_ == Mode::train && !(backward_seen_ && synced_))) return;
-  adopt_plan(mode_);
+  if (mode_ == Mode::train && !(backward_seen_ && synced_)) return;
+  if (schedule_.worth_planning())
+    adopt_plan();
+  else if (schedule_.at_end())
+    plans_.followed(kind(), schedule_.plan());
 }
 
-void Engine::adopt_plan(Mode mode) {
+void Engine::adopt_plan() {
   std::vector<UnitNeed> needs;
   std::vector<int64_t> buffers;
   for (const auto& unit : units) {
     needs.push_back({.slot_bytes = unit->arena_bytes(), .keep = unit->keep});
     buffers.push_back(unit->layout.ranks > 1 ? unit->buffer_bytes() : 0);
   }
-  const bool first = mode == Mode::train && !plans_.contains(Mode::train);
   schedule_.leave_plan();
-  plans_[mode] = make_cycle_plan(schedule_.trace(), schedule_.reductions(), needs, buffers,
-                                 {.max_slots = options.limit_all_gathers});
-  int64_t bytes = 0;
-  for (const auto& [key, plan] : plans_) bytes = std::max(bytes, plan.slots.arena_bytes);
-  if (first || bytes > executor_.arena_bytes()) executor_.reserve(bytes);
-  if (!gradients_.alone()) gradients_.reserve(plans_[mode].buffer_bytes);
-  if (mode == Mode::train)
-    for (const auto& unit : units)
-      unit->read_backward =
-          std::any_of(schedule_.trace().begin(), schedule_.trace().end(), [&](const Access& access) {
-            return access == Access{unit->id, Phase::backward};
-          });
+  plans_.add(kind(), schedule_, needs, buffers, {.max_slots = options.limit_all_gathers});
+  // The first plan of a training says how much the slots need, which is less than was taken at first.
+  const bool first = mode_ == Mode::train && plans_.trainings() == 1;
+  if (first || plans_.arena_bytes() > executor_.arena_bytes()) executor_.reserve(plans_.arena_bytes());
+  if (!gradients_.alone()) gradients_.reserve(plans_.buffer_bytes());
+  if (mode_ == Mode::train)
+    for (const auto& unit : units) unit->read_backward = plans_.has(kind(), {unit->id, Phase::backward});
   trim_host_pool();  // what the recorded cycle needed besides is not needed again
   note_memory();
 }
@@ -235,8 +231,12 @@ void Engine::use(Unit& unit) {
   if (run == nullptr && expected != nullptr)
     executor_.remark("'" + unit.name + "' came where '" + units[static_cast<size_t>(expected->unit)]->name +
                      "' was planned");
+  if (schedule_.went_over()) gradients_.leave_plan();
   if (phase == Phase::backward) gradients_.at_boundary();
-  if (run != nullptr && executor_.follow(run->before, units)) return executor_.read(unit);
+  if (run != nullptr &&
+      (schedule_.went_over() ? executor_.change_over(schedule_.expected_residents(), unit, units)
+                             : executor_.follow(run->before, units)))
+    return executor_.read(unit);
   schedule_.leave_plan();
   executor_.demand(unit);
   if (expected != nullptr) mesh.row.share_order();
@@ -418,11 +418,12 @@ void Engine::forget_gradients() {
 // Parameters may be frozen and thawed between steps. A region that was frozen gets gradient memory when one
 // of its parameters is thawed, and keeps it.
 void Engine::follow_requires_grad() {
-  bool changed = false;
+  bool changed = false, grown = false;
   for (UnitParam* param : params) {
     const bool wanted = param->tensor.requires_grad();
     if (wanted == param->requires_grad) continue;
     changed = true;
+    grown = grown || (wanted && !param->region().layout.trainable);
     param->requires_grad = wanted;
     param->slice.set_requires_grad(wanted);
     if (!wanted) param->slice.mutable_grad() = at::Tensor();
@@ -431,7 +432,9 @@ void Engine::follow_requires_grad() {
   }
   if (!changed) return;
   end_cycle();
-  plans_.clear();
+  if (grown) plans_.clear();  // buffers are larger now
+  trained_.clear();
+  for (const UnitParam* param : params) trained_.push_back(param->requires_grad);
 }
 
 // A pinned unit would not see what the optimizer wrote.

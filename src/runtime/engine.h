@@ -14,6 +14,7 @@
 
 #include "runtime/executor.h"
 #include "runtime/gradients.h"
+#include "runtime/known_plans.h"
 #include "runtime/mesh.h"
 #include "runtime/reproducible.h"
 #include "runtime/schedule.h"
@@ -97,7 +98,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void end_failed_call();
   void begin_cycle(Mode mode);
   void end_cycle();
-  void adopt_plan(Mode mode);
+  CycleKind kind() const { return {.training = mode_ == Mode::train, .trained = trained_}; }
+  void adopt_plan();
   void enter_task();
   void end_task(int task);
   void finish_task();
@@ -121,7 +123,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Schedule schedule_;
   Executor executor_;
   Gradients gradients_;
-  std::map<Mode, CyclePlan> plans_;
+  KnownPlans plans_;
+  std::vector<bool> trained_;  // which parameters are, where some were frozen or thawed
   Mode mode_ = Mode::train;
   bool in_cycle_ = false;
   bool backward_seen_ = false;

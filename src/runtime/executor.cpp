@@ -76,8 +76,7 @@ bool Executor::follow(const std::vector<Instruction>& instructions,
     if (unit.in_place()) continue;
     switch (step.action) {
       case Action::release:
-        if (unit.pins > 0) return false;
-        release(unit);
+        if (unit.pins == 0) release(unit);  // an operator that reads several units holds it: later, then
         break;
       case Action::gather:
         if (unit.state != UnitState::sharded) break;
@@ -90,6 +89,27 @@ bool Executor::follow(const std::vector<Instruction>& instructions,
         break;
     }
   }
+  return true;
+}
+
+bool Executor::change_over(const std::vector<std::pair<UnitId, int64_t>>& expected, Unit& now,
+                           const std::vector<std::shared_ptr<Unit>>& units) {
+  const std::vector<Unit*> here = resident_;
+  for (Unit* unit : here) {
+    const bool stays = std::any_of(expected.begin(), expected.end(), [&](const auto& one) {
+      return one.first == unit->id && (unit->offset < 0 || one.second == unit->offset);
+    });
+    if (stays || unit->outside || unit->pins > 0) continue;
+    release(*unit);
+  }
+  for (const auto& [id, offset] : expected) {
+    Unit& unit = *units[static_cast<size_t>(id)];
+    if (unit.in_place() || unit.state != UnitState::sharded) continue;
+    if (!is_free(offset, unit.arena_bytes())) return false;
+    gather(unit, unit.outside ? std::nullopt : std::optional(offset));
+  }
+  if (!now.in_place() && now.state == UnitState::sharded) return false;
+  use(now);
   return true;
 }
 

@@ -38,6 +38,9 @@ class Executor {
   void keep_parts(bool on) { keeps_parts_ = on; }
   // Does what is planned before a run. False, with nothing lost, when memory is not as the plan thought.
   bool follow(const std::vector<Instruction>& instructions, const std::vector<std::shared_ptr<Unit>>& units);
+  // Has just `expected` (units and offsets) gathered or on their way; `now` is read at once. False as above.
+  bool change_over(const std::vector<std::pair<UnitId, int64_t>>& expected, Unit& now,
+                   const std::vector<std::shared_ptr<Unit>>& units);
   // Makes `unit` readable now, in whatever memory there is.
   void demand(Unit& unit);
   // An operator reads `unit`, which is gathered: on another stream than before, maybe.

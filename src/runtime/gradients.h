@@ -33,6 +33,8 @@ class Gradients {
   void at_forward() const { shards_.let_go(units_); }
   // A parameter's gradient is complete in tensor.grad().
   void arrived(UnitParam& param);
+  // The plan that buffers were opened by is left.
+  void leave_plan() { move_out_of_plan(); }
   // The model goes on to another unit.
   void at_boundary();
   // A backward ends: everything that arrived is reduced and in the gradient shards.

@@ -1,14 +1,16 @@
 #include "runtime/schedule.h"
 
+#include <algorithm>
+
 #include "plan/arena.h"
 
 namespace fsdp::detail {
 
 CyclePlan make_cycle_plan(const std::vector<Access>& trace, std::vector<Reduction> reductions,
                           const std::vector<UnitNeed>& units, const std::vector<int64_t>& buffer_bytes,
-                          const PlanOptions& options) {
+                          const PlanOptions& options, const CyclePlan* like) {
   CyclePlan plan;
-  plan.slots = make_plan(trace, units, options);
+  plan.slots = make_plan(trace, units, options, like != nullptr ? &like->slots : nullptr);
   plan.reductions = std::move(reductions);
   std::vector<Lifetime> lifetimes;
   for (const Reduction& one : plan.reductions)
@@ -19,9 +21,11 @@ CyclePlan make_cycle_plan(const std::vector<Access>& trace, std::vector<Reductio
   return plan;
 }
 
-void Schedule::begin(const CyclePlan* plan) {
-  plan_ = plan;
-  made_.assign(plan != nullptr ? plan->reductions.size() : 0, false);
+void Schedule::begin(std::vector<const CyclePlan*> plans) {
+  fitting_ = std::move(plans);
+  plan_ = fitting_.empty() ? nullptr : fitting_.front();
+  went_over_ = false;
+  made_.assign(plan_ != nullptr ? plan_->reductions.size() : 0, false);
   task_ = 0;
   trace_.clear();
   reductions_.clear();
@@ -38,11 +42,29 @@ const PlannedRun* Schedule::advance(Access access) {
   const size_t position = trace_.size();
   trace_.push_back(access);
   if (trace_.size() > kLongest) spoil();
+  went_over_ = false;
   if (plan_ == nullptr) return nullptr;
-  const auto& runs = plan_->slots.runs;
-  if (position < runs.size() && runs[position].access == access) return &runs[position];
-  leave_plan();
-  return nullptr;
+  std::erase_if(fitting_, [&](const CyclePlan* plan) {
+    return position >= plan->slots.runs.size() || plan->slots.runs[position].access != access;
+  });
+  if (fitting_.empty()) {
+    leave_plan();
+    return nullptr;
+  }
+  if (std::find(fitting_.begin(), fitting_.end(), plan_) == fitting_.end()) go_over(fitting_.front());
+  return &plan_->slots.runs[position];
+}
+
+// What the other plan has reduced by now counts as done: the same accesses came before. A gradient that is
+// not where the new plan has it is noticed when the backward ends.
+void Schedule::go_over(const CyclePlan* plan) {
+  plan_ = plan;
+  went_over_ = true;
+  made_.assign(plan->reductions.size(), false);
+  for (size_t i = 0; i < made_.size(); ++i) {
+    const Reduction& one = plan->reductions[i];
+    made_[i] = one.task < task_ || (one.task == task_ && !one.task_end && one.at < boundary());
+  }
 }
 
 // What was made is part of what the new plan is made from.

@@ -7,8 +7,14 @@
 // end of a backward: what happens there depends on the sequence of accesses alone, which is the same on all
 // ranks, never on when a gradient arrived. A cycle that leaves its plan goes on on demand and is planned
 // anew.
+//
+// Programs may have several cycles in turn: a judge that sees real and made samples and then made ones alone,
+// blocks that are dropped at random. So several plans are kept. A cycle begins with the one that followed the
+// last cycle's before, and goes over to another where the model does what that one has; slots lie where both
+// expect them, and what one has gathered ahead and the other does not expect is released (Engine::use).
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "plan/plan.h"
@@ -33,19 +39,25 @@ struct CyclePlan {
 };
 
 // `buffer_bytes`: per unit. A buffer lives until the boundary after its reduction.
+// `like`: see make_plan().
 CyclePlan make_cycle_plan(const std::vector<Access>& trace, std::vector<Reduction> reductions,
                           const std::vector<UnitNeed>& units, const std::vector<int64_t>& buffer_bytes,
-                          const PlanOptions& options);
+                          const PlanOptions& options, const CyclePlan* like = nullptr);
 
 class Schedule {
  public:
-  // Starts a cycle by `plan`; null: on demand.
-  void begin(const CyclePlan* plan);
+  // Starts a cycle that may be any of `plans`, the first of them most likely; none: on demand.
+  void begin(std::vector<const CyclePlan*> plans);
 
   // What the plan has next; null: no plan, or it is at its end.
   const Access* expected() const;
   // The model goes on to `access`. Returns what is planned for it, or null on demand.
   const PlannedRun* advance(Access access);
+  // advance() has gone over to another plan; what memory should hold now, see residents().
+  bool went_over() const { return went_over_; }
+  std::vector<std::pair<UnitId, int64_t>> expected_residents() const {
+    return residents(plan_->slots, trace_.size() - 1);
+  }
   // Goes on on demand.
   void leave_plan();
   // A backward has ended.
@@ -53,6 +65,7 @@ class Schedule {
   // What was recorded is no cycle to repeat.
   void spoil() { spoilt_ = true, plan_ = nullptr; }
 
+  const CyclePlan* plan() const { return plan_; }
   bool spoilt() const { return spoilt_; }
   bool following() const { return plan_ != nullptr; }
   bool at_end() const { return plan_ != nullptr && trace_.size() == plan_->slots.runs.size(); }
@@ -74,11 +87,15 @@ class Schedule {
   const std::vector<Reduction>& reductions() const { return reductions_; }
 
  private:
+  void go_over(const CyclePlan* plan);
+
   // Accesses of a cycle that is worth a plan: making one takes time that grows with the square. Evaluations
   // with gradients on, and no backward, go on for ever.
   static constexpr size_t kLongest = 20000;
 
   const CyclePlan* plan_ = nullptr;
+  std::vector<const CyclePlan*> fitting_;  // plans that begin with what was done so far; plan_ among them
+  bool went_over_ = false;
   std::vector<bool> made_;  // which of the planned reductions
   int32_t task_ = 0;
   std::vector<Access> trace_;
