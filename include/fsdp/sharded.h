@@ -78,7 +78,8 @@ std::shared_ptr<Engine> shard_module(const World& world, torch::nn::Module& modu
 // then.
 //
 // Throws c10::Error when the module cannot be sharded: a parameter that another tensor is a view of, a type
-// that cannot be communicated, an unknown ignored path.
+// that cannot be communicated, an unknown ignored path; and on every rank when ranks have different models or
+// options, with the rank and the first difference.
 template <class M>
 requires std::is_base_of_v<torch::nn::Module, M> Sharded<M> fully_shard(const World& world,
                                                                         std::shared_ptr<M> module,

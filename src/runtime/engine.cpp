@@ -23,12 +23,12 @@ int graph_task() { return torch::autograd::get_current_graph_task_id(); }
 
 }  // namespace
 
-Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptions& options_)
+Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptions& options_, const Comm& all)
     : world(world_),
       module_owner(module_.shared_from_this()),
       module(module_),
       options(options_),
-      mesh(make_mesh(world_, options_)),
+      mesh(make_mesh(world_, options_, all)),
       reproduction(options_.reproducible ? std::optional<Reproduction>(std::in_place, *options_.reproducible,
                                                                        world_, options_, module_)
                                          : std::nullopt),
