@@ -44,6 +44,11 @@ std::string name_at(const UnitRegion& region, int64_t offset) {
   return name;
 }
 
+std::string gradient_norm_message() {
+  return "fsdp: a norm over gradient slices is that of this rank only; use model.clip_grad_norm_(), or "
+         "model.gradient_norms() for the norms of whole gradients";
+}
+
 // What is wrong with an operator that has `tensor` as its argument `i`; empty: nothing.
 std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor, const Tag& tag) {
   const UnitRegion* region = tag.region;
@@ -60,9 +65,11 @@ std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor
              "' is written inside forward; the write would be lost, since only the shard lasts. Write in "
              "model.full_params(true), or put the module on the ignored list.";
   }
+  if (tag.kind == TagKind::shard && region->unit->layout.ranks > 1 && traits.norm)
+    return "fsdp: a norm over a slice of a parameter is that of this rank's part only; "
+           "model.parameter_norms() has those of whole parameters";
   if (tag.kind == TagKind::gradient && region->unit->layout.ranks > 1) {
-    if (traits.norm)
-      return "fsdp: a norm over gradient slices is that of this rank only; use model.clip_grad_norm_()";
+    if (traits.norm) return gradient_norm_message();
     if (traits.joins)
       return "fsdp: whole-vector optimizers such as LBFGS see only this rank's slices; use an elementwise "
              "one "

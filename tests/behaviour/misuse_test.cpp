@@ -126,6 +126,17 @@ std::vector<Misuse> optimizers() {
        Told::error,
        After::unharmed,
        [](Scene& s) { s.model.zero_grad(); }},
+      {"a norm of a parameter's slice, as LAMB takes it",
+       [](Scene& s) {
+         const at::NoGradGuard no_grad;
+         s.model.parameters()[1].norm();
+       },
+       {"norm", "this rank", "model.parameter_norms()"},
+       {2, 3}},
+      {"a norm of a slice's update, by its data",
+       [](Scene& s) { s.model.parameters()[1].data().norm(2); },
+       {"norm", "this rank", "model.parameter_norms()"},
+       {2}},
       {"torch::autograd::grad over parameters",
        [](Scene& s) {
          torch::autograd::grad({s.loss()}, {s.net->first->weight, s.net->head->bias});
