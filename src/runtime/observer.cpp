@@ -52,9 +52,14 @@ std::string gradient_norm_message() {
 // What is wrong with an operator that has `tensor` as its argument `i`; empty: nothing.
 std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor, const Tag& tag) {
   const UnitRegion* region = tag.region;
+  if (tag.kind == TagKind::magnitudes) return traits.largest ? gradient_norm_message() : "";
   if (region == nullptr) return tag.kind == TagKind::parameter ? dropped_message() : "";
   if (tag.kind == TagKind::parameter) {
     const auto name = [&] { return name_at(*region, tensor.storage_offset()); };
+    if (traits.hides && traits.writes_argument(i))
+      return "fsdp: parameter '" + name() +
+             "' is given other memory by torch::load() or set_(); of a sharded parameter only the shard "
+             "lasts. Load the module inside model.full_params(true).";
     if (traits.hides && !region->in_place)
       return "fsdp: parameter '" + name() +
              "' becomes part of another tensor by its memory (a sparse tensor, set_()), which is gone when "
@@ -187,6 +192,14 @@ Comm* comm_of_batch_norm(Arguments arguments) {
              : nullptr;
 }
 
+// An infinity norm is made of two operators: abs(), and then max() of what it returns.
+bool makes_magnitudes(const OpTraits& traits, Arguments arguments) {
+  if (!traits.absolute) return false;
+  const Tag* tag = tag_of(arguments.front().toTensor());
+  return tag != nullptr && tag->kind == TagKind::gradient && tag->region != nullptr &&
+         tag->region->unit->layout.ranks > 1;
+}
+
 void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kWatchedKey);
   const OpTraits& traits = traits_of(op);
@@ -195,7 +208,12 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (traits.batch_norm != BatchNormOp::none)
     if (Comm* comm = comm_of_batch_norm(arguments); comm && run_batch_norm(traits.batch_norm, *stack, *comm))
       return;
+  const bool magnitudes = makes_magnitudes(traits, arguments);
   op.redispatchBoxed(keys & kBelow, stack);
+  if (!magnitudes) return;
+  const at::Tensor result = torch::jit::pop(*stack).toTensor();
+  mark(result, TagKind::magnitudes, nullptr);
+  torch::jit::push(*stack, watched(result));
 }
 
 // For operators that are made of others and read the memory of their inputs themselves: units are there from

@@ -396,6 +396,7 @@ void Sharding::move_into(UnitParam& param) {
     impl.set_sizes_and_strides(param.place.param.shape, param.strides, param.place.offset);
     return view;
   };
+  refuse_old_graphs(param.tensor, param.names.front());
   take_place(param.tensor, watched(over(region.storage)));
   param.poison = make_poison(&region.parameter_tag, world_.device(), region.storage.nbytes(),
                              sharded_message(param.names.front()));

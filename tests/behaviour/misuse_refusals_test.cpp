@@ -40,6 +40,10 @@ std::vector<Refusal> refusals() {
        [](PlayNet& net) { return hold(net.head->bias.detach()); },
        {},
        {"head.bias", "shares its memory"}},
+      {"a loss whose graph is alive",
+       [](PlayNet& net) { return hold(net.forward(net.batch(0))); },
+       {},
+       {"autograd graph", "before fully_shard()"}},
       {"an unknown ignored path",
        nothing,
        {.ignored = {"secnd"}},
@@ -81,6 +85,35 @@ TEST(MisuseRefusals, ARefusedModuleIsLeftAsItWas) {
         model(net->batch(world.rank())).backward();
       }));
     }
+}
+
+// A graph that has saved the parameter itself, and no view of it, cannot be seen when a model is sharded.
+TEST(MisuseRefusals, ABackwardThroughAGraphFromBeforeIsRefused) {
+  for (const int ranks : {1, 2})
+    EXPECT_NO_THROW(run_ranks(ranks, [](World& world) {
+      const auto net = std::make_shared<PlayNet>();
+      const Tensor loss = (net->second->bias * net->second->bias).sum();
+      auto model = fully_shard(world, std::static_pointer_cast<Learner>(net));
+      const std::string words = refusal([&] { loss.backward(); });
+      require_words(words, "'second.bias'");
+      require_words(words, "before fully_shard()");
+      train_sharded(model, world, 2, Optim::sgd);
+    }));
+}
+
+// A loss that is kept after its backward holds nothing any more.
+TEST(MisuseRefusals, ALossKeptFromBeforeIsNoMistake) {
+  const State wanted = train_plain(*std::make_shared<PlayNet>(), 2, 3, Optim::sgd);
+  EXPECT_NO_THROW(run_ranks(2, [&](World& world) {
+    const auto net = std::make_shared<PlayNet>();
+    const Tensor kept = net->forward(net->batch(7));
+    kept.backward();
+    net->zero_grad();
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net));
+    train_sharded(model, world, 3, Optim::sgd);
+    const std::string found = difference(state_of(model), wanted);
+    require(found.empty(), found);
+  }));
 }
 
 TEST(MisuseRefusals, AModuleWithoutParametersIsRefused) {
