@@ -22,13 +22,14 @@ class Sharded : public ShardedModel {
   M& module() const { return *module_; }
   const std::shared_ptr<M>& ptr() const { return module_; }
 
-  // module->forward(args...), with parameters gathered as they are used.
+  // module->forward(args...), with parameters gathered as they are used. Tensors among the arguments are
+  // moved to the model's device and cast; see docs/sharding.md, "Arguments".
   template <class... Args>
   auto operator()(Args&&... args) {
     return detail::call(
         *engine_,
         [&](const detail::InputCast& cast) {
-          return module_->forward(detail::cast_argument(cast, std::forward<Args>(args))...);
+          return detail::call_forward(*module_, cast, std::forward<Args>(args)...);
         },
         detail::fingerprint(args...));
   }
