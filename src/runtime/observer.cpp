@@ -9,6 +9,7 @@
 #include <span>
 
 #include "runtime/checks.h"
+#include "runtime/divergence.h"
 #include "runtime/engine.h"
 #include "runtime/op_traits.h"
 
@@ -159,9 +160,10 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
     if (!units.empty())
       for (Unit* unit : written) unit->engine->check_write(*unit);
   } catch (...) {
-    units.front()->engine->fail(std::current_exception());
+    const auto error = with_advice(std::current_exception(), units.front()->engine->units);
+    units.front()->engine->fail(error);
     unpin();
-    throw;
+    std::rethrow_exception(error);
   }
 }
 
