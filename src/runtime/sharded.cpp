@@ -38,6 +38,7 @@ Entry::Entry(Engine& engine, const std::vector<at::Tensor>& arguments)
     : engine_(current(engine.shared_from_this())) {
   const Precision& precision = engine_.options.precision;
   if (precision.cast_inputs) input_.to = precision.param;
+  input_.device = engine_.world.device();
   output_.to = precision.output;
   engine_.enter(arguments);
 }

@@ -1,12 +1,38 @@
 // Promise: the handle takes what forward takes, and tensors in it are cast wherever they are.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+#include <unordered_map>
+
 #include "support/ranks.h"
 #include "support/training.h"
+
+namespace arguments_test {
+
+// A batch of the user's own, with a function beside it that lists its tensors.
+struct Listed {
+  at::Tensor x;
+  std::vector<at::Tensor> more;
+  int64_t count = 0;
+};
+template <class Fn>
+void fsdp_each_tensor(Listed& batch, Fn fn) {
+  fn(batch.x), fn(batch.more);
+}
+
+// One without: it passes as it is.
+struct Unlisted {
+  at::Tensor x;
+};
+
+}  // namespace arguments_test
 
 namespace fsdp::testing {
 namespace {
 
+using arguments_test::Listed;
+using arguments_test::Unlisted;
 using at::Tensor;
 
 struct TakesSomething : torch::nn::Module {
@@ -112,6 +138,62 @@ TEST(Arguments, OnlyWhatIsTakenByReferenceIsCastInPlace) {
     sharded<Mixed>(world, {.precision = bf16()})(x, y, z, calls);
     require(x.scalar_type() == torch::kBFloat16, "by reference");
     require(y.scalar_type() == torch::kFloat && z.scalar_type() == torch::kFloat, "by value");
+  });
+}
+
+// Says of which type the tensors are that arrive.
+struct Types : TakesSomething {
+  template <class Holder>
+  Tensor forward(const Holder& holder) {
+    if constexpr (requires { holder.x; })
+      seen = {holder.x.scalar_type()};
+    else if constexpr (requires {
+                         holder.data;
+                         holder.target;
+                       })
+      seen = {holder.data.scalar_type(), holder.target.scalar_type()};
+    else
+      for (const auto& one : holder) add(one);
+    if constexpr (requires { holder.more; })
+      for (const Tensor& one : holder.more) add(one);
+    return layer(torch::ones({1, 3}, torch::kBFloat16));
+  }
+  void add(const Tensor& tensor) { seen.push_back(tensor.scalar_type()); }
+  template <class K>
+  void add(const std::pair<K, Tensor>& item) {
+    add(item.second);
+  }
+  std::vector<at::ScalarType> seen;
+};
+
+TEST(Arguments, FloatingTensorsInContainersAreCast) {
+  run_ranks(2, [](World& world) {
+    auto model = sharded<Types>(world, {.precision = bf16()});
+    const Tensor x = torch::ones({1, 3}), ids = torch::ones({2}, torch::kLong);
+    const std::vector<at::ScalarType> cast{torch::kBFloat16, torch::kLong};
+    const auto require_types = [&](std::vector<at::ScalarType> wanted, const char* what) {
+      std::vector<at::ScalarType> seen = std::exchange(model.module().seen, {});
+      std::sort(seen.begin(), seen.end());
+      std::sort(wanted.begin(), wanted.end());
+      require(seen == wanted, what);
+    };
+    model(std::vector<Tensor>{x, ids});
+    require_types(cast, "vector");
+    model(std::array<Tensor, 2>{x, ids});
+    require_types(cast, "array");
+    model(std::map<std::string, Tensor>{{"x", x}, {"ids", ids}});
+    require_types(cast, "map");
+    const std::unordered_map<std::string, Tensor> unordered{{"x", x}, {"ids", ids}};
+    model(unordered);
+    require_types(cast, "unordered_map");
+    model(torch::data::Example<>{x, ids});
+    require_types(cast, "Example");
+    model(Listed{.x = x, .more = {ids}});
+    require_types(cast, "a type with fsdp_each_tensor()");
+    model(Unlisted{x});
+    require_types({torch::kFloat}, "a type without passes as it is");
+    require(unordered.at("x").scalar_type() == torch::kFloat && x.scalar_type() == torch::kFloat,
+            "the caller's own stay");
   });
 }
 
