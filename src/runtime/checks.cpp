@@ -84,9 +84,10 @@ bool batches_are_equal(Comm& comm, c10::Device device, const std::vector<at::Ten
 
 std::string sharded_message(const std::string& name) {
   return "fsdp: parameter '" + name +
-         "' is sharded: this rank has only a part of it. Whole values are there inside model(...), "
-         "model.run(fn), a backward, and model.full_params(); optimizers, clone() and torch::save() take "
-         "model.parameters() or work inside model.full_params().";
+         "' is sharded: this rank has only a part of it. Whole values are there inside model.full_params(), "
+         "and for operators inside model(...), model.run(fn) and a backward; there, kernels that take "
+         "data_ptr() need `auto used = fsdp::use(tensor);` while they run. Optimizers, clone() and "
+         "torch::save() take model.parameters() or work inside model.full_params().";
 }
 
 std::string dropped_message() {

@@ -199,6 +199,13 @@ std::vector<Misuse> writes() {
     return Misuse{name, in_forward(act), std::move(words), {1, 2}, Told::error, After::unharmed, calm};
   };
   return {
+      {"data_ptr inside forward",
+       in_forward([](PlayNet& net) { net.first->weight.data_ptr<float>(); }),
+       {"first.weight", "fsdp::use(tensor)"},
+       {2},
+       Told::error,
+       After::unharmed,
+       [](Scene& s) { s.net->inside = nullptr; }},
       write("clamp_ inside forward",
             [](PlayNet& net) {
               const at::NoGradGuard no_grad;
