@@ -51,7 +51,8 @@ TEST(GpuSyncBatchNorm, EqualsOneRankWithAllBatches) {
       [](World& world) {
         ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
         at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-        const State wanted = train_whole_batch(*make_learner("convnet"), 2, kBatchNormSteps, Optim::plain_sgd);
+        const State wanted =
+            train_whole_batch(*make_learner("convnet"), 2, kBatchNormSteps, Optim::plain_sgd);
         auto model =
             fully_shard(world, make_learner("convnet"), {.wrap = by_size(200), .sync_batchnorm = true});
         train_sharded(model, world, kBatchNormSteps, Optim::plain_sgd);
@@ -61,6 +62,42 @@ TEST(GpuSyncBatchNorm, EqualsOneRankWithAllBatches) {
         require(drifted <= 1e-3, "drift " + std::to_string(drifted));  // TF32 is off, but sums differ
       },
       c10::Device(c10::kCUDA, 0));
+}
+
+// A convolution's penalty on the gradient of its input.
+struct Penalised : torch::nn::Module {
+  Penalised() {
+    const SeededHere seeded(5);
+    convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(3));
+  }
+  at::Tensor forward(const at::Tensor& image) {
+    const auto x = image.clone().requires_grad_();
+    const auto y = norm(convolution(x)).square().mean();
+    return y + torch::autograd::grad({y}, {x}, {}, std::nullopt, /*create_graph=*/true)[0].square().sum();
+  }
+  torch::nn::Conv2d convolution{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr};
+};
+
+// The second derivative would be that of a rank's own statistics.
+TEST(SyncBatchNorm, ADoubleBackwardIsRefused) {
+  const auto step = [](World& world, const ShardOptions& options, bool training) {
+    return refusal([&] {
+      auto model = fully_shard(world, std::make_shared<Penalised>(), options);
+      model.train(training);
+      model(torch::arange(2 * 2 * 5 * 5).to(torch::kFloat).sin().view({2, 2, 5, 5}) + world.rank())
+          .backward();
+    });
+  };
+  run_ranks(2, [&](World& world) {
+    for (const char* word : {"sync_batchnorm", "create_graph", "eval()"})
+      require_words(step(world, {.sync_batchnorm = true}, true), word);
+    require_words(step(world, {.sync_batchnorm = true}, false), "not refused");
+    require_words(step(world, {}, true), "not refused");
+  });
+  run_ranks(1,
+            [&](World& world) { require_words(step(world, {.sync_batchnorm = true}, true), "not refused"); });
 }
 
 TEST(SyncBatchNorm, EvaluationUsesRunningStatistics) {
