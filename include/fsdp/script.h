@@ -11,7 +11,8 @@ namespace fsdp {
 
 namespace detail {
 
-// `value` with its floating tensors cast, also those inside lists, tuples and dictionaries.
+// `value` with its tensors moved and its floating ones cast, also those inside lists, tuples and
+// dictionaries.
 c10::IValue cast_inside(const InputCast& cast, const c10::IValue& value);
 
 template <>

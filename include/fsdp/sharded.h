@@ -22,13 +22,14 @@ class Sharded : public ShardedModel {
   M& module() const { return *module_; }
   const std::shared_ptr<M>& ptr() const { return module_; }
 
-  // module->forward(args...), with parameters gathered as they are used.
+  // module->forward(args...), with parameters gathered as they are used. Tensors among the arguments are
+  // moved to the model's device and cast; see docs/sharding.md, "Arguments".
   template <class... Args>
   auto operator()(Args&&... args) {
     return detail::call(
         *engine_,
         [&](const detail::InputCast& cast) {
-          return module_->forward(detail::cast_argument(cast, std::forward<Args>(args))...);
+          return detail::call_forward(*module_, cast, std::forward<Args>(args)...);
         },
         detail::fingerprint(args...));
   }
@@ -78,7 +79,8 @@ std::shared_ptr<Engine> shard_module(const World& world, torch::nn::Module& modu
 // then.
 //
 // Throws c10::Error when the module cannot be sharded: a parameter that another tensor is a view of, a type
-// that cannot be communicated, an unknown ignored path.
+// that cannot be communicated, an unknown ignored path; and on every rank when ranks have different models or
+// options, with the rank and the first difference.
 template <class M>
 requires std::is_base_of_v<torch::nn::Module, M> Sharded<M> fully_shard(const World& world,
                                                                         std::shared_ptr<M> module,

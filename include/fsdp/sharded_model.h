@@ -88,6 +88,11 @@ class ShardedModel {
   // scalar on the device. norm_type: 2, infinity, or any p > 0. Collective.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
   void clip_grad_value_(double clip_value);
+  // The p-norm of every whole parameter, and of its gradient, over all ranks: [parameters], fp64, in the
+  // order of parameters(), on the device; 0 where there is no gradient. p: 2, infinity, or any p > 0. For
+  // optimizers that scale by layer (LARS, LAMB). One collective each.
+  at::Tensor parameter_norms(double p = 2.0) const;
+  at::Tensor gradient_norms(double p = 2.0) const;
   void zero_grad();
 
   NoSync no_sync();

@@ -6,29 +6,13 @@
 #include <set>
 #include <utility>
 
+#include "layout/blocks.h"
+
 namespace fsdp::detail {
 
 namespace {
 
 int64_t bytes_of(const ParamDecl& param) { return param.numel() * param.type.bytes; }
-
-int64_t elements_below(const ModuleDecl& module) {
-  int64_t n = 0;
-  for (const ParamDecl& param : module.params) n += param.numel();
-  for (const ModuleDecl& child : module.children) n += elements_below(child);
-  return n;
-}
-
-// Two modules with equal signatures are copies of one block.
-std::string signature(const ModuleDecl& module) {
-  std::string text = module.type + "(";
-  for (const ParamDecl& param : module.params) {
-    for (const int64_t extent : param.shape) text += std::to_string(extent) + "x";
-    text += std::to_string(param.type.code) + (param.trainable ? "t," : "f,");
-  }
-  for (const ModuleDecl& child : module.children) text += signature(child);
-  return text + ")";
-}
 
 // Walks from the leaves up and takes parameters into units as the policy says.
 class UnitMaker {
@@ -89,48 +73,6 @@ class UnitMaker {
   std::vector<Found> found_;
 };
 
-// The paths wrap_automatic chooses.
-class BlockFinder {
- public:
-  explicit BlockFinder(const ModuleDecl& root) {
-    find_blocks(root);
-    if (blocks_.empty()) return;
-    find_large_neighbours(root);
-  }
-
-  std::set<std::string> paths() const { return blocks_; }
-
- private:
-  void find_blocks(const ModuleDecl& module) {
-    std::map<std::string, std::vector<const ModuleDecl*>> alike;
-    for (const ModuleDecl& child : module.children)
-      if (elements_below(child) > 0) alike[signature(child)].push_back(&child);
-    for (const auto& [name, modules] : alike) {
-      const int64_t together = elements_below(*modules.front()) * static_cast<int64_t>(modules.size());
-      if (modules.size() < 2 || modules.front()->children.empty() || 2 * together <= elements_below(module))
-        continue;
-      block_elements_ = std::max(block_elements_, elements_below(*modules.front()));
-      for (const ModuleDecl* block : modules) blocks_.insert(block->path);
-      return;
-    }
-    for (const ModuleDecl& child : module.children) find_blocks(child);
-  }
-
-  // Modules outside the blocks that hold at least half as much as one block.
-  void find_large_neighbours(const ModuleDecl& module) {
-    for (const ModuleDecl& child : module.children) {
-      if (blocks_.contains(child.path)) continue;
-      if (child.children.empty() && 2 * elements_below(child) >= block_elements_) large_.insert(child.path);
-      find_large_neighbours(child);
-    }
-    if (module.path.empty()) blocks_.merge(large_);
-  }
-
-  std::set<std::string> blocks_;
-  std::set<std::string> large_;
-  int64_t block_elements_ = 0;
-};
-
 void split_unit(UnitDecl unit, int64_t max_bytes, std::vector<UnitDecl>& out) {
   UnitDecl part{.name = unit.name, .params = {}};
   int pieces = 0;
@@ -184,9 +126,8 @@ UnitPolicy wrap_by_type(std::vector<std::string> type_names) {
 }
 
 UnitPolicy wrap_automatic(const ModuleDecl& root) {
-  return [paths = BlockFinder(root).paths()](const ModuleDecl& module, int64_t) {
-    return paths.contains(module.path);
-  };
+  return
+      [paths = block_paths(root)](const ModuleDecl& module, int64_t) { return paths.contains(module.path); };
 }
 
 std::vector<UnitDecl> make_units(const ModuleDecl& root, const UnitPolicy& policy,

@@ -26,9 +26,10 @@ using UnitPolicy = std::function<bool(const ModuleDecl& module, int64_t free_ele
 UnitPolicy wrap_none();                           // the whole model is one unit
 UnitPolicy wrap_by_size(int64_t min_num_params);  // a module with at least that many elements left
 UnitPolicy wrap_by_type(std::vector<std::string> type_names);  // modules of these types
-// Repeated blocks: children of one parent that have the same type and the same parameter shapes, if there are
-// at least two and together they hold most of the parent's elements. Large modules beside them (an embedding,
-// a head) become units of their own.
+// Repeated blocks: children of one parent that have the same type, if there are at least two and together
+// they hold most of the parent's elements. Large modules beside them (an embedding, a head) become units of
+// their own. Experts, of which a router chooses, stay together: the layer that holds them is the unit.
+// Without blocks, the large layers of a Sequential that holds most of the model.
 UnitPolicy wrap_automatic(const ModuleDecl& root);
 
 // Every parameter lands in exactly one unit, except those `ignored` (by id). Units without parameters are

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +21,32 @@ void check_type(const at::Tensor& tensor, const std::string& name) {
       name, "' is of type ", tensor.scalar_type(),
       ", which cannot be communicated (fp32, fp64, bf16, fp16, complex, int64 and uint8 can). Put it on the "
       "ignored list.");
+}
+
+namespace {
+
+// Of the accumulator that an old graph ends in.
+struct OldGraph : torch::autograd::FunctionPreHook {
+  explicit OldGraph(std::string name) : name_(std::move(name)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& /*grads*/) override {
+    TORCH_CHECK(
+        false, "fsdp: a backward reached parameter '", name_,
+        "' through an autograd graph from before fully_shard(), when its values and memory were others. "
+        "Call backward() before fully_shard(), or compute the loss by model(...).");
+  }
+
+ private:
+  std::string name_;
+};
+
+}  // namespace
+
+void refuse_old_graphs(const at::Tensor& tensor, const std::string& name) {
+  namespace impl = torch::autograd::impl;
+  const auto old = impl::try_get_grad_accumulator(tensor);
+  if (!old) return;
+  old->add_pre_hook(std::make_unique<OldGraph>(name));
+  impl::set_grad_accumulator(tensor, {});
 }
 
 void check_parameter(const UnitParam& param) {
@@ -56,9 +84,10 @@ bool batches_are_equal(Comm& comm, c10::Device device, const std::vector<at::Ten
 
 std::string sharded_message(const std::string& name) {
   return "fsdp: parameter '" + name +
-         "' is sharded: this rank has only a part of it. Whole values are there inside model(...), "
-         "model.run(fn), a backward, and model.full_params(); optimizers, clone() and torch::save() take "
-         "model.parameters() or work inside model.full_params().";
+         "' is sharded: this rank has only a part of it. Whole values are there inside model.full_params(), "
+         "and for operators inside model(...), model.run(fn) and a backward; there, kernels that take "
+         "data_ptr() need `auto used = fsdp::use(tensor);` while they run. Optimizers, clone() and "
+         "torch::save() take model.parameters() or work inside model.full_params().";
 }
 
 std::string dropped_message() {

@@ -10,6 +10,9 @@ namespace fsdp::detail {
 // Throws when a parameter cannot be sharded: it is not dense, or of a type that cannot be communicated.
 void check_type(const at::Tensor& tensor, const std::string& name);
 
+// A graph that `tensor` was part of before it was sharded: its backward throws. New graphs are not touched.
+void refuse_old_graphs(const at::Tensor& tensor, const std::string& name);
+
 // Throws when the module's tensor is no longer the view that sharding made of it.
 void check_parameter(const UnitParam& param);
 

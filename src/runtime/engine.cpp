@@ -24,12 +24,12 @@ int graph_task() { return torch::autograd::get_current_graph_task_id(); }
 
 }  // namespace
 
-Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptions& options_)
+Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptions& options_, const Comm& all)
     : world(world_),
       module_owner(module_.shared_from_this()),
       module(module_),
       options(options_),
-      mesh(make_mesh(world_, options_)),
+      mesh(make_mesh(world_, options_, all)),
       reproduction(options_.reproducible ? std::optional<Reproduction>(std::in_place, *options_.reproducible,
                                                                        world_, options_, module_)
                                          : std::nullopt),
@@ -110,7 +110,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     check_scopes();
     drop_failed_task();
     follow_requires_grad();
-    if (std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
+    if (at::GradMode::is_enabled() && std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
     begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
     executor_.keep_parts(mode_ == Mode::train && !aside_);
@@ -447,10 +447,10 @@ void Engine::check_scopes() const {
 void Engine::warn_of_equal_batches(const std::vector<at::Tensor>& arguments) {
   if (mesh.all.size() == 1 || arguments.empty()) return;
   const Quiet quiet;
-  if (batches_are_equal(mesh.all, world.device(), arguments))
-    TORCH_WARN("fsdp: all ", mesh.all.size(),
-               " ranks were given the same first batch: they will compute the same "
-               "gradients. Give each rank its own data, for example by a sampler made from the World.");
+  if (batches_are_equal(mesh.all, world.device(), arguments) && world.rank() == 0)
+    log_warn("all " + std::to_string(mesh.all.size()) +
+             " ranks were given the same first batch: they will compute the same gradients. Give each rank "
+             "its own data, for example by fsdp::Sampler.");
 }
 
 void Engine::stand_aside() {

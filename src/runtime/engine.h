@@ -24,7 +24,8 @@ namespace fsdp::detail {
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
-  Engine(const World& world, torch::nn::Module& module, const ShardOptions& options);
+  // `all`: the group of all ranks.
+  Engine(const World& world, torch::nn::Module& module, const ShardOptions& options, const Comm& all);
   ~Engine();
 
   // --- from the public handle

@@ -28,9 +28,8 @@ int row_size(const World& world, const ShardOptions& options) {
 
 }  // namespace
 
-Mesh make_mesh(const World& world, const ShardOptions& options) {
+Mesh make_mesh(const World& world, const ShardOptions& options, Comm all) {
   const int size = row_size(world, options);
-  Comm all = Comm::create(world, options.comm);
   if (size == world.size()) return {all, all, std::nullopt};
   Comm row = all.split(world.rank() / size, "row");
   return {all, row, all.split(world.rank() % size, "column")};

@@ -37,8 +37,9 @@ struct Mesh {
   std::vector<OpStats> stats() const;
 };
 
-// Collective. Throws c10::Error when the ranks cannot be rows of `options.shard_size`.
-Mesh make_mesh(const World& world, const ShardOptions& options);
+// `all` is the group of all ranks. Collective. Throws c10::Error when they cannot be rows of
+// `options.shard_size`.
+Mesh make_mesh(const World& world, const ShardOptions& options, Comm all);
 
 bool is_hybrid(Strategy strategy);
 

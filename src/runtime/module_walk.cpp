@@ -92,7 +92,8 @@ void check_unshared(const WalkedModule& walked) {
         uses <= owners[param.tensor.storage().unsafeGetStorageImpl()], "fsdp: parameter '",
         param.names.front(),
         "' shares its memory with a tensor that is no parameter of the module (a cached view, a detached "
-        "copy, an optimizer's buffer?); that tensor would see old values. Drop it before fully_shard().");
+        "copy, an optimizer's buffer, the autograd graph of a loss?); that tensor would see old values. Drop "
+        "it before fully_shard(); of a loss, call backward() first or let it go.");
   }
 }
 

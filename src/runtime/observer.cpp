@@ -9,6 +9,7 @@
 #include <span>
 
 #include "runtime/checks.h"
+#include "runtime/divergence.h"
 #include "runtime/engine.h"
 #include "runtime/op_traits.h"
 
@@ -44,12 +45,22 @@ std::string name_at(const UnitRegion& region, int64_t offset) {
   return name;
 }
 
+std::string gradient_norm_message() {
+  return "fsdp: a norm over gradient slices is that of this rank only; use model.clip_grad_norm_(), or "
+         "model.gradient_norms() for the norms of whole gradients";
+}
+
 // What is wrong with an operator that has `tensor` as its argument `i`; empty: nothing.
 std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor, const Tag& tag) {
   const UnitRegion* region = tag.region;
+  if (tag.kind == TagKind::magnitudes) return traits.largest ? gradient_norm_message() : "";
   if (region == nullptr) return tag.kind == TagKind::parameter ? dropped_message() : "";
   if (tag.kind == TagKind::parameter) {
     const auto name = [&] { return name_at(*region, tensor.storage_offset()); };
+    if (traits.hides && traits.writes_argument(i))
+      return "fsdp: parameter '" + name() +
+             "' is given other memory by torch::load() or set_(); of a sharded parameter only the shard "
+             "lasts. Load the module inside model.full_params(true).";
     if (traits.hides && !region->in_place)
       return "fsdp: parameter '" + name() +
              "' becomes part of another tensor by its memory (a sparse tensor, set_()), which is gone when "
@@ -60,9 +71,11 @@ std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor
              "' is written inside forward; the write would be lost, since only the shard lasts. Write in "
              "model.full_params(true), or put the module on the ignored list.";
   }
+  if (tag.kind == TagKind::shard && region->unit->layout.ranks > 1 && traits.norm)
+    return "fsdp: a norm over a slice of a parameter is that of this rank's part only; "
+           "model.parameter_norms() has those of whole parameters";
   if (tag.kind == TagKind::gradient && region->unit->layout.ranks > 1) {
-    if (traits.norm)
-      return "fsdp: a norm over gradient slices is that of this rank only; use model.clip_grad_norm_()";
+    if (traits.norm) return gradient_norm_message();
     if (traits.joins)
       return "fsdp: whole-vector optimizers such as LBFGS see only this rank's slices; use an elementwise "
              "one "
@@ -150,9 +163,10 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
     if (!units.empty())
       for (Unit* unit : written) unit->engine->check_write(*unit);
   } catch (...) {
-    units.front()->engine->fail(std::current_exception());
+    const auto error = with_advice(std::current_exception(), units.front()->engine->units);
+    units.front()->engine->fail(error);
     unpin();
-    throw;
+    std::rethrow_exception(error);
   }
 }
 
@@ -183,6 +197,14 @@ Comm* comm_of_batch_norm(Arguments arguments) {
              : nullptr;
 }
 
+// An infinity norm is made of two operators: abs(), and then max() of what it returns.
+bool makes_magnitudes(const OpTraits& traits, Arguments arguments) {
+  if (!traits.absolute) return false;
+  const Tag* tag = tag_of(arguments.front().toTensor());
+  return tag != nullptr && tag->kind == TagKind::gradient && tag->region != nullptr &&
+         tag->region->unit->layout.ranks > 1;
+}
+
 void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kWatchedKey);
   const OpTraits& traits = traits_of(op);
@@ -191,7 +213,12 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (traits.batch_norm != BatchNormOp::none)
     if (Comm* comm = comm_of_batch_norm(arguments); comm && run_batch_norm(traits.batch_norm, *stack, *comm))
       return;
+  const bool magnitudes = makes_magnitudes(traits, arguments);
   op.redispatchBoxed(keys & kBelow, stack);
+  if (!magnitudes) return;
+  const at::Tensor result = torch::jit::pop(*stack).toTensor();
+  mark(result, TagKind::magnitudes, nullptr);
+  torch::jit::push(*stack, watched(result));
 }
 
 // For operators that are made of others and read the memory of their inputs themselves: units are there from

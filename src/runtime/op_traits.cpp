@@ -43,6 +43,9 @@ OpTraits find_traits(const c10::OperatorHandle& op) {
   traits.norm = is_one_of(name, {"aten::norm", "aten::linalg_vector_norm", "aten::_foreach_norm",
                                  "aten::linalg_norm", "aten::frobenius_norm", "aten::nuclear_norm"});
   traits.joins = is_one_of(name, {"aten::cat", "aten::dot", "aten::vdot", "aten::concat"});
+  traits.absolute = name == "aten::abs" && schema.overload_name().empty();
+  traits.largest = is_one_of(name, {"aten::amax", "aten::aminmax"}) ||
+                   (name == "aten::max" && schema.overload_name() != "other");
   for (size_t i = 0; i < traits.arguments && i < 64; ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
     if (alias != nullptr && alias->isWrite()) traits.writes |= uint64_t{1} << i;

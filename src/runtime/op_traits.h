@@ -16,6 +16,8 @@ struct OpTraits {
   bool hides = false;     // its result keeps the memory of an input where we do not see it
   bool norm = false;      // a norm over all elements
   bool joins = false;     // cat, dot: looks at whole vectors
+  bool absolute = false;  // abs
+  bool largest = false;   // the largest of all elements, or along a dimension
   BatchNormOp batch_norm = BatchNormOp::none;
   uint64_t writes = 0;  // bit i: argument i is written to
 

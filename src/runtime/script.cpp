@@ -42,8 +42,13 @@ std::shared_ptr<torch::nn::Module> mirror_script(const torch::jit::Module& scrip
 }
 
 c10::IValue cast_inside(const InputCast& cast, const c10::IValue& value) {
-  if (!cast.to) return value;
-  if (value.isTensor()) return cast_floating(value.toTensor(), cast.to);
+  if (value.isTensor()) return cast_tensor(cast, value.toTensor());
+  bool any = false;
+  value.visit([&](const c10::IValue& inner) {
+    any = any || (inner.isTensor() && changes(cast, inner.toTensor()));
+    return any;
+  });
+  if (!any) return value;
   if (value.isTuple()) {
     std::vector<c10::IValue> elements;
     for (const auto& element : value.toTupleRef().elements()) elements.push_back(cast_inside(cast, element));

@@ -11,6 +11,7 @@
 
 #include "base/host_pool.h"
 #include "layout/units.h"
+#include "runtime/agreement.h"
 #include "runtime/checks.h"
 #include "runtime/copies.h"
 #include "runtime/engine.h"
@@ -40,16 +41,18 @@ class Sharding {
 
  private:
   void find_inner();
-  void agree_on_tapes();
+  void check_inner() const;
+  void agree_on_tapes(Comm& all);
   std::shared_ptr<Tape> tape_of(const at::Tensor& tensor) const {
     return by_tape_ ? Tape::of(tensor) : nullptr;
   }
   void absorb_inner();
   std::vector<UnitDecl> units();
+  std::vector<PlannedUnit> plan_units();
   void check_params(const std::vector<UnitDecl>& decls) const;
   void check_memory(const FoundParam& found) const;
   void bring_rest();
-  std::shared_ptr<Unit> make_unit(const UnitDecl& decl, bool replicated);
+  std::shared_ptr<Unit> make_unit(const PlannedUnit& planned);
   void choose_part(Unit& unit, const UnitOptions& own, bool whole);
   void make_regions(Unit& unit, const Precision& precision);
   void first_values(const UnitParam& param, const at::Tensor& whole) const;
@@ -84,16 +87,20 @@ std::shared_ptr<Engine> Sharding::run() {
   TORCH_CHECK(options_.check_copies_every >= 0, "fsdp: check_copies_every ", options_.check_copies_every,
               "; it is a number of backwards, or 0 for never");
   walked_ = walk_module(module_);
-  engine_ = std::make_shared<Engine>(world_, module_, options_);
+  Comm all = Comm::create(world_, options_.comm);
+  require_agreement(all, world_.device(), model_facts(module_, walked_, options_),
+                    "Build the same module on every rank, with its layers in the same order, and give "
+                    "fully_shard() the same options.");
   find_inner();
-  agree_on_tapes();
-  std::vector<UnitDecl> decls = units();
-  check_params(decls);
+  agree_on_tapes(all);
+  const std::vector<PlannedUnit> planned = plan_units();
+  require_agreement(all, world_.device(), unit_facts(planned),
+                    "The wrap policy and ShardOptions::unit must answer the same on every rank.");
+  engine_ = std::make_shared<Engine>(world_, module_, options_, all);
+  check_inner();
   absorb_inner();
   bring_rest();
-  const std::vector<ParamDecl> small = take_small(decls, options_.replicate_below);
-  for (const UnitDecl& decl : decls) engine_->units.push_back(make_unit(decl, false));
-  if (!small.empty()) engine_->units.push_back(make_unit({"replicated", small}, true));
+  for (const PlannedUnit& unit : planned) engine_->units.push_back(make_unit(unit));
   replay();
   order_params();
   engine_->start();
@@ -114,11 +121,6 @@ void Sharding::find_inner() {
         "' belongs to a sharded model that is gone; keep the handle of an inner module until the outer one "
         "is sharded");
     Engine* inner = tag->region->unit->engine;
-    TORCH_CHECK(
-        inner->mesh.row.size() == engine_->mesh.row.size() &&
-            inner->reproduction.has_value() == engine_->reproduction.has_value(),
-        "fsdp: parameter '", found.names.front(),
-        "' was sharded before, over another number of ranks or in another mode than the module around it");
     for (const auto& unit : inner->units)
       for (const auto& param : unit->params)
         TORCH_CHECK(ours.contains(param->tensor.unsafeGetTensorImpl()), "fsdp: parameter '",
@@ -129,14 +131,27 @@ void Sharding::find_inner() {
   }
 }
 
+void Sharding::check_inner() const {
+  for (const FoundParam& found : walked_.params) {
+    const Tag* tag = tag_of(found.tensor);
+    if (tag == nullptr) continue;
+    const Engine* inner = tag->region->unit->engine;
+    TORCH_CHECK(
+        inner->mesh.row.size() == engine_->mesh.row.size() &&
+            inner->reproduction.has_value() == engine_->reproduction.has_value(),
+        "fsdp: parameter '", found.names.front(),
+        "' was sharded before, over another number of ranks or in another mode than the module around it");
+  }
+}
+
 // Where rank 0 has values they are what counts: other ranks need not compute their own.
-void Sharding::agree_on_tapes() {
+void Sharding::agree_on_tapes(Comm& all) {
   if (!options_.sync_module_states || world_.size() == 1) return;
   const bool mine = std::any_of(walked_.params.begin(), walked_.params.end(),
                                 [](const FoundParam& found) { return Tape::of(found.tensor) != nullptr; });
   const at::Tensor first =
       at::full({1}, mine ? 1 : 0, at::TensorOptions().dtype(at::kLong).device(world_.device()));
-  engine_->mesh.all.broadcast(first, 0, "on_meta").wait();
+  all.broadcast(first, 0, "on_meta").wait();
   by_tape_ = first.item<int64_t>() == 1;
   TORCH_CHECK(mine || !by_tape_, "fsdp: rank 0 made the model inside on_meta() and rank ", world_.rank(),
               " did not; do so on every rank, or on every rank but 0");
@@ -167,6 +182,20 @@ std::vector<UnitDecl> Sharding::units() {
         "its blocks, leave `wrap` empty to have them found, or say whole_model() if this is meant.");
   return resize_units(std::move(units),
                       {.min_bytes = options_.min_unit_bytes, .max_bytes = options_.max_unit_bytes});
+}
+
+// Parameters that are checked, and what ShardOptions::unit says of each unit.
+std::vector<PlannedUnit> Sharding::plan_units() {
+  std::vector<UnitDecl> decls = units();
+  check_params(decls);
+  std::vector<ParamDecl> small = take_small(decls, options_.replicate_below);
+  std::vector<PlannedUnit> planned;
+  for (UnitDecl& decl : decls) planned.push_back({.decl = std::move(decl)});
+  if (!small.empty())
+    planned.push_back({.decl = {.name = "replicated", .params = std::move(small)}, .replicated = true});
+  if (options_.unit)
+    for (PlannedUnit& unit : planned) unit.options = options_.unit(unit.decl.name);
+  return planned;
 }
 
 // Before anything is changed: a module that is refused stays as it was.
@@ -212,10 +241,11 @@ void Sharding::bring_rest() {
   }
 }
 
-std::shared_ptr<Unit> Sharding::make_unit(const UnitDecl& decl, bool replicated) {
-  const UnitOptions own = options_.unit ? options_.unit(decl.name) : UnitOptions{};
+std::shared_ptr<Unit> Sharding::make_unit(const PlannedUnit& planned) {
+  const UnitDecl& decl = planned.decl;
+  const UnitOptions& own = planned.options;
   const Precision precision = own.precision.value_or(options_.precision);
-  const bool whole = replicated || options_.strategy == Strategy::no_shard;
+  const bool whole = planned.replicated || options_.strategy == Strategy::no_shard;
   auto unit = std::make_shared<Unit>(world_.device());
   unit->engine = engine_.get();
   unit->name = decl.name;
@@ -366,6 +396,7 @@ void Sharding::move_into(UnitParam& param) {
     impl.set_sizes_and_strides(param.place.param.shape, param.strides, param.place.offset);
     return view;
   };
+  refuse_old_graphs(param.tensor, param.names.front());
   take_place(param.tensor, watched(over(region.storage)));
   param.poison = make_poison(&region.parameter_tag, world_.device(), region.storage.nbytes(),
                              sharded_message(param.names.front()));

@@ -11,15 +11,34 @@ using detail::current;
 
 namespace detail {
 
-at::Tensor cast_floating(const at::Tensor& tensor, std::optional<at::ScalarType> type) {
-  if (!type || !tensor.defined() || !tensor.is_floating_point()) return tensor;
-  return tensor.to(*type);
+namespace {
+
+// A tensor without memory has nothing to move.
+bool moves(const InputCast& cast, const at::Tensor& tensor) {
+  return cast.device && !tensor.is_meta() && tensor.device() != *cast.device;
+}
+
+bool casts(const InputCast& cast, const at::Tensor& tensor) {
+  return cast.to && tensor.is_floating_point() && tensor.scalar_type() != *cast.to;
+}
+
+}  // namespace
+
+bool changes(const InputCast& cast, const at::Tensor& tensor) {
+  return tensor.defined() && (moves(cast, tensor) || casts(cast, tensor));
+}
+
+at::Tensor cast_tensor(const InputCast& cast, const at::Tensor& tensor) {
+  if (!changes(cast, tensor)) return tensor;
+  return tensor.to(moves(cast, tensor) ? *cast.device : tensor.device(),
+                   casts(cast, tensor) ? *cast.to : tensor.scalar_type());
 }
 
 Entry::Entry(Engine& engine, const std::vector<at::Tensor>& arguments)
     : engine_(current(engine.shared_from_this())) {
   const Precision& precision = engine_.options.precision;
   if (precision.cast_inputs) input_.to = precision.param;
+  input_.device = engine_.world.device();
   output_.to = precision.output;
   engine_.enter(arguments);
 }

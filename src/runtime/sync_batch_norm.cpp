@@ -111,6 +111,7 @@ void backward(torch::jit::Stack& stack, const Backward& in, Comm& comm) {
 }  // namespace
 
 bool run_batch_norm(BatchNormOp op, torch::jit::Stack& stack, Comm& comm) {
+  const bool again = at::GradMode::is_enabled();  // in a backward: it will be differentiated itself
   const Quiet quiet;
   if (op == BatchNormOp::native || op == BatchNormOp::cudnn)
     return forward(stack, op == BatchNormOp::cudnn, comm);
@@ -118,6 +119,11 @@ bool run_batch_norm(BatchNormOp op, torch::jit::Stack& stack, Comm& comm) {
   const size_t count = cudnn ? 9 : 10;
   const auto arguments = torch::jit::last(stack, count);
   if (!cudnn && !arguments[7].toBool()) return false;
+  TORCH_CHECK(!again,
+              "fsdp: sync_batchnorm: a BatchNorm layer in training is part of a backward with create_graph "
+              "(a gradient penalty, a double backward), whose second derivative would be that of this rank's "
+              "own statistics. Take the penalty with the layer in eval(), replace the layer (GroupNorm), or "
+              "leave sync_batchnorm out.");
   const Backward in{.dy = arguments[cudnn ? 1 : 0].toTensor(),
                     .x = arguments[cudnn ? 0 : 1].toTensor(),
                     .weight = tensor_or_none(arguments[2]),

@@ -9,9 +9,10 @@ struct UnitRegion;
 
 // What a marked storage holds.
 enum class TagKind : uint8_t {
-  parameter,  // a module's parameters: gathered, or released
-  shard,      // this rank's part of them: what optimizers write
-  gradient,   // the gradient shard
+  parameter,   // a module's parameters: gathered, or released
+  shard,       // this rank's part of them: what optimizers write
+  gradient,    // the gradient shard
+  magnitudes,  // absolute values of a slice of it, made by an operator; without a region
 };
 
 // Note [Marked memory]
@@ -20,7 +21,7 @@ enum class TagKind : uint8_t {
 // module, and then has no region.
 struct Tag {
   TagKind kind;
-  UnitRegion* region;  // null when the model is gone
+  UnitRegion* region;  // null when the model is gone, and of magnitudes
   int64_t references = 0;
   at::DataPtr memory = {};  // what the storage owned before it was marked; goes with the storage
 };

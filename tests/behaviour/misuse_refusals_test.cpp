@@ -1,7 +1,7 @@
 // Promise: what fully_shard() cannot shard is refused in words and left as it was; what looks like a mistake
 // is warned of.
 #include <chrono>
-#include <mutex>
+#include <cstdlib>
 
 #include "behaviour/misuse_net.h"
 
@@ -40,6 +40,10 @@ std::vector<Refusal> refusals() {
        [](PlayNet& net) { return hold(net.head->bias.detach()); },
        {},
        {"head.bias", "shares its memory"}},
+      {"a loss whose graph is alive",
+       [](PlayNet& net) { return hold(net.forward(net.batch(0))); },
+       {},
+       {"autograd graph", "before fully_shard()"}},
       {"an unknown ignored path",
        nothing,
        {.ignored = {"secnd"}},
@@ -83,6 +87,35 @@ TEST(MisuseRefusals, ARefusedModuleIsLeftAsItWas) {
     }
 }
 
+// A graph that has saved the parameter itself, and no view of it, cannot be seen when a model is sharded.
+TEST(MisuseRefusals, ABackwardThroughAGraphFromBeforeIsRefused) {
+  for (const int ranks : {1, 2})
+    EXPECT_NO_THROW(run_ranks(ranks, [](World& world) {
+      const auto net = std::make_shared<PlayNet>();
+      const Tensor loss = (net->second->bias * net->second->bias).sum();
+      auto model = fully_shard(world, std::static_pointer_cast<Learner>(net));
+      const std::string words = refusal([&] { loss.backward(); });
+      require_words(words, "'second.bias'");
+      require_words(words, "before fully_shard()");
+      train_sharded(model, world, 2, Optim::sgd);
+    }));
+}
+
+// A loss that is kept after its backward holds nothing any more.
+TEST(MisuseRefusals, ALossKeptFromBeforeIsNoMistake) {
+  const State wanted = train_plain(*std::make_shared<PlayNet>(), 2, 3, Optim::sgd);
+  EXPECT_NO_THROW(run_ranks(2, [&](World& world) {
+    const auto net = std::make_shared<PlayNet>();
+    const Tensor kept = net->forward(net->batch(7));
+    kept.backward();
+    net->zero_grad();
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net));
+    train_sharded(model, world, 3, Optim::sgd);
+    const std::string found = difference(state_of(model), wanted);
+    require(found.empty(), found);
+  }));
+}
+
 TEST(MisuseRefusals, AModuleWithoutParametersIsRefused) {
   struct Empty : torch::nn::Module {
     Tensor forward(const Tensor& x) { return x; }
@@ -114,40 +147,73 @@ TEST(MisuseRefusals, OneRankRefusesAndTheOthersAreTold) {
 
 // --- equal batches
 
-std::string warnings_of_first_batch(bool equal, bool as_list) {
+// How often stderr was warned of equal batches, in two forwards of `mode`.
+enum class Batches { equal, different };
+using AsMode = std::function<void(const std::function<void()>&)>;
+
+int warnings_of_first_batch(Batches batches, bool as_list, const AsMode& mode) {
   struct TwoInputs : PlayNet {
     Tensor forward(const Tensor& x, const Tensor& y) { return PlayNet::forward({x, y}); }
   };
-  std::string heard;
-  std::mutex mutex;
+  ::testing::internal::CaptureStderr();
   run_ranks(2, [&](World& world) {
-    Warnings warnings;
-    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     const auto net = std::make_shared<TwoInputs>();
-    const auto batch = net->batch(equal ? 5 : world.rank());
+    const auto batch = net->batch(batches == Batches::equal ? 5 : world.rank());
     if (as_list) {
       auto model = fully_shard(world, std::static_pointer_cast<Learner>(net));
-      model(batch).backward();
-      model(batch).backward();
+      for (int i = 0; i < 2; ++i) mode([&] { model(batch); });
     } else {
       auto model = fully_shard(world, net);
-      model(batch[0], batch[1]).backward();
-      model(batch[0], batch[1]).backward();
+      for (int i = 0; i < 2; ++i) mode([&] { model(batch[0], batch[1]); });
     }
-    const std::lock_guard lock(mutex);
-    if (world.rank() == 0) heard = warnings.text;
   });
-  return heard;
+  const std::string heard = ::testing::internal::GetCapturedStderr();
+  int count = 0;
+  for (size_t at = heard.find("same first batch"); at != std::string::npos;
+       at = heard.find("same first batch", at + 1))
+    ++count;
+  return count;
 }
 
-TEST(MisuseRefusals, EqualFirstBatchesAreNoticed) {
-  EXPECT_THAT(warnings_of_first_batch(true, false), HasSubstr("same first batch"));
-  EXPECT_EQ(warnings_of_first_batch(false, false), "");
+// One line of rank 0, which FSDP_LOG=error silences (sharding.misuse_silent).
+TEST(MisuseRefusals, EqualFirstBatchesAreNoticedOnce) {
+  const char* log = std::getenv("FSDP_LOG");
+  const int wanted = log != nullptr && std::string(log) == "error" ? 0 : 1;
+  const AsMode training = [](const auto& forward) { forward(); };
+  for (const bool as_list : {false, true}) {
+    EXPECT_EQ(warnings_of_first_batch(Batches::equal, as_list, training), wanted);
+    EXPECT_EQ(warnings_of_first_batch(Batches::different, as_list, training), 0);
+  }
 }
 
-TEST(MisuseRefusals, EqualFirstBatchesAreNoticedInsideContainers) {
-  EXPECT_THAT(warnings_of_first_batch(true, true), HasSubstr("same first batch"));
-  EXPECT_EQ(warnings_of_first_batch(false, true), "");
+TEST(MisuseRefusals, EqualBatchesWithoutGradientsAreNoMistake) {
+  EXPECT_EQ(warnings_of_first_batch(Batches::equal, false,
+                                    [](const auto& forward) {
+                                      const at::NoGradGuard no_grad;
+                                      forward();
+                                    }),
+            0);
+  EXPECT_EQ(warnings_of_first_batch(Batches::equal, false,
+                                    [](const auto& forward) {
+                                      const c10::InferenceMode inference;
+                                      forward();
+                                    }),
+            0);
+}
+
+// An evaluation before the first step does not use the warning up.
+TEST(MisuseRefusals, TheFirstBatchWithGradientsIsTheOneThatCounts) {
+  const char* log = std::getenv("FSDP_LOG");
+  const int wanted = log != nullptr && std::string(log) == "error" ? 0 : 1;
+  EXPECT_EQ(warnings_of_first_batch(Batches::equal, false,
+                                    [](const auto& forward) {
+                                      {
+                                        const at::NoGradGuard no_grad;
+                                        forward();
+                                      }
+                                      forward();
+                                    }),
+            wanted);
 }
 
 std::string warnings_of_wrapping(const WrapPolicy& wrap) {

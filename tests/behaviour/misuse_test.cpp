@@ -126,6 +126,27 @@ std::vector<Misuse> optimizers() {
        Told::error,
        After::unharmed,
        [](Scene& s) { s.model.zero_grad(); }},
+      {"stock clip_grad_norm_ over slices, the largest element",
+       [](Scene& s) {
+         s.loss().backward();
+         torch::nn::utils::clip_grad_norm_(s.model.parameters(), 1.0, INFINITY);
+       },
+       {"norm", "this rank", "model.clip_grad_norm_()"},
+       {2, 3},
+       Told::error,
+       After::unharmed,
+       [](Scene& s) { s.model.zero_grad(); }},
+      {"a norm of a parameter's slice, as LAMB takes it",
+       [](Scene& s) {
+         const at::NoGradGuard no_grad;
+         s.model.parameters()[1].norm();
+       },
+       {"norm", "this rank", "model.parameter_norms()"},
+       {2, 3}},
+      {"a norm of a slice's update, by its data",
+       [](Scene& s) { s.model.parameters()[1].data().norm(2); },
+       {"norm", "this rank", "model.parameter_norms()"},
+       {2}},
       {"torch::autograd::grad over parameters",
        [](Scene& s) {
          torch::autograd::grad({s.loss()}, {s.net->first->weight, s.net->head->bias});
@@ -178,6 +199,13 @@ std::vector<Misuse> writes() {
     return Misuse{name, in_forward(act), std::move(words), {1, 2}, Told::error, After::unharmed, calm};
   };
   return {
+      {"data_ptr inside forward",
+       in_forward([](PlayNet& net) { net.first->weight.data_ptr<float>(); }),
+       {"first.weight", "fsdp::use(tensor)"},
+       {2},
+       Told::error,
+       After::unharmed,
+       [](Scene& s) { s.net->inside = nullptr; }},
       write("clamp_ inside forward",
             [](PlayNet& net) {
               const at::NoGradGuard no_grad;
@@ -249,8 +277,27 @@ std::vector<Misuse> writes() {
   };
 }
 
+// What torch::load() finds.
+std::string saved_net() {
+  std::ostringstream out;
+  torch::save(std::make_shared<PlayNet>(), out);
+  return out.str();
+}
+
 std::vector<Misuse> changes() {
   return {
+      {"torch::load of the module",
+       [](Scene& s) {
+         std::istringstream in(saved_net());
+         torch::load(s.net, in);
+       },
+       {"table.weight", "torch::load()", "full_params(true)"}},
+      {"set_() of a parameter",
+       [](Scene& s) {
+         const at::NoGradGuard no_grad;
+         s.net->first->weight.set_(torch::ones({14, 12}));
+       },
+       {"first.weight", "torch::load()", "full_params(true)"}},
       {"module->to(kDouble)", [](Scene& s) { s.net->to(torch::kDouble); }, {"table.weight", kWays}},
       {"module->to(another device)",
        [](Scene& s) { s.net->to(torch::Device(torch::kMeta)); },

@@ -136,6 +136,19 @@ TEST_F(OtherDeviceRanks, ScaleAndClip) {
   });
 }
 
+// Arguments come as the data loader has them, on the CPU.
+TEST_F(OtherDeviceRanks, MoveArgumentsThere) {
+  on_toy_ranks(2, [](World& world) {
+    const auto learner = make_learner("mlp");
+    auto model = fully_shard(world, learner, {.wrap = by_size(200), .comm = kToyComm});
+    const at::Tensor wanted = model(learner->batch_on(world.rank(), world.device()));
+    const at::Tensor found = model(learner->batch(world.rank()));
+    require(found.device() == world.device(), "the loss is on " + found.device().str());
+    require(found.cpu().equal(wanted.cpu()), "the same bits");
+    found.backward();
+  });
+}
+
 TEST_F(OtherDeviceRanks, LeaveNothingBehind) {
   on_toy_ranks(2, [](World& world) {
     {

@@ -64,6 +64,42 @@ TEST(GpuSyncBatchNorm, EqualsOneRankWithAllBatches) {
       c10::Device(c10::kCUDA, 0));
 }
 
+// A convolution's penalty on the gradient of its input.
+struct Penalised : torch::nn::Module {
+  Penalised() {
+    const SeededHere seeded(5);
+    convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(3));
+  }
+  at::Tensor forward(const at::Tensor& image) {
+    const auto x = image.clone().requires_grad_();
+    const auto y = norm(convolution(x)).square().mean();
+    return y + torch::autograd::grad({y}, {x}, {}, std::nullopt, /*create_graph=*/true)[0].square().sum();
+  }
+  torch::nn::Conv2d convolution{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr};
+};
+
+// The second derivative would be that of a rank's own statistics.
+TEST(SyncBatchNorm, ADoubleBackwardIsRefused) {
+  const auto step = [](World& world, const ShardOptions& options, bool training) {
+    return refusal([&] {
+      auto model = fully_shard(world, std::make_shared<Penalised>(), options);
+      model.train(training);
+      model(torch::arange(2 * 2 * 5 * 5).to(torch::kFloat).sin().view({2, 2, 5, 5}) + world.rank())
+          .backward();
+    });
+  };
+  run_ranks(2, [&](World& world) {
+    for (const char* word : {"sync_batchnorm", "create_graph", "eval()"})
+      require_words(step(world, {.sync_batchnorm = true}, true), word);
+    require_words(step(world, {.sync_batchnorm = true}, false), "not refused");
+    require_words(step(world, {}, true), "not refused");
+  });
+  run_ranks(1,
+            [&](World& world) { require_words(step(world, {.sync_batchnorm = true}, true), "not refused"); });
+}
+
 TEST(SyncBatchNorm, EvaluationUsesRunningStatistics) {
   run_ranks(2, [](World& world) {
     auto model = fully_shard(world, make_learner("convnet"), {.sync_batchnorm = true});

@@ -1,11 +1,11 @@
 // What happens around a call of forward: entering the model, casting what goes in and comes out.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <fsdp/detail/casts.h>
 
-#include <optional>
+#include <algorithm>
+#include <cstddef>
 #include <stdexcept>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -13,81 +13,6 @@
 namespace fsdp::detail {
 
 class Engine;
-
-// To which type floating tensors are cast; none: they stay.
-struct InputCast {
-  std::optional<at::ScalarType> to = {};
-};
-
-at::Tensor cast_floating(const at::Tensor& tensor, std::optional<at::ScalarType> type);
-
-// Tensors, and tensors inside vectors, tuples, pairs and optionals, are cast; anything else passes.
-template <class T>
-struct Caster {
-  static constexpr bool kCasts = false;
-};
-template <class T>
-decltype(auto) cast_argument(const InputCast& cast, T&& value) {
-  using Value = std::remove_cvref_t<T>;
-  if constexpr (Caster<Value>::kCasts)
-    return Caster<Value>::apply(cast, value);
-  else
-    return std::forward<T>(value);
-}
-template <>
-struct Caster<at::Tensor> {
-  static constexpr bool kCasts = true;
-  static at::Tensor apply(const InputCast& cast, const at::Tensor& tensor) {
-    return cast_floating(tensor, cast.to);
-  }
-};
-template <class T>
-struct Caster<std::vector<T>> {
-  static constexpr bool kCasts = Caster<T>::kCasts;
-  template <class Fn>
-  static void each(const std::vector<T>& values, Fn fn) {
-    for (const auto& value : values) fn(value);
-  }
-  static std::vector<T> apply(const InputCast& cast, const std::vector<T>& values) {
-    std::vector<T> result;
-    for (const auto& value : values) result.push_back(cast_argument(cast, value));
-    return result;
-  }
-};
-template <class T>
-struct Caster<std::optional<T>> {
-  static constexpr bool kCasts = Caster<T>::kCasts;
-  template <class Fn>
-  static void each(const std::optional<T>& value, Fn fn) {
-    if (value) fn(*value);
-  }
-  static std::optional<T> apply(const InputCast& cast, const std::optional<T>& value) {
-    return value ? std::optional<T>(cast_argument(cast, *value)) : std::nullopt;
-  }
-};
-template <class A, class B>
-struct Caster<std::pair<A, B>> {
-  static constexpr bool kCasts = Caster<A>::kCasts || Caster<B>::kCasts;
-  template <class Fn>
-  static void each(const std::pair<A, B>& pair, Fn fn) {
-    fn(pair.first), fn(pair.second);
-  }
-  static std::pair<A, B> apply(const InputCast& cast, const std::pair<A, B>& pair) {
-    return {cast_argument(cast, pair.first), cast_argument(cast, pair.second)};
-  }
-};
-template <class... Ts>
-struct Caster<std::tuple<Ts...>> {
-  static constexpr bool kCasts = (Caster<Ts>::kCasts || ...);
-  template <class Fn>
-  static void each(const std::tuple<Ts...>& values, Fn fn) {
-    std::apply([&](const auto&... one) { (fn(one), ...); }, values);
-  }
-  static std::tuple<Ts...> apply(const InputCast& cast, const std::tuple<Ts...>& values) {
-    return std::apply([&](const auto&... each) { return std::tuple<Ts...>(cast_argument(cast, each)...); },
-                      values);
-  }
-};
 
 // The tensors among forward's arguments, also inside containers, to notice ranks that are fed the same batch.
 template <class T>
@@ -139,6 +64,49 @@ auto call(Engine& engine, Fn&& fn, const std::vector<at::Tensor>& arguments) {
     entry.failed(std::runtime_error("an exception of unknown type"));
     throw;
   }
+}
+
+// What forward takes by non-const reference is the caller's own variable, cast in place; anything else is a
+// value that was cast.
+template <class Arg>
+constexpr bool kVariable =
+    std::is_lvalue_reference_v<Arg> && !std::is_const_v<std::remove_reference_t<Arg>> &&
+    Caster<std::remove_cvref_t<Arg>>::kCasts;
+template <bool InPlace, class Arg>
+decltype(auto) pass(const InputCast& cast, Arg&& arg) {
+  if constexpr (InPlace && kVariable<Arg>) {
+    arg = cast_argument(cast, arg);
+    return static_cast<Arg>(arg);
+  } else {
+    return cast_argument(cast, std::forward<Arg>(arg));
+  }
+}
+
+// Bit i of `Mask`: argument i is passed in place.
+template <size_t Mask, class M, class... Args, size_t... I>
+constexpr bool takes(std::index_sequence<I...>) {
+  return requires(M & module, const InputCast& cast) {
+    module.forward(pass<((Mask >> I) & 1) != 0, Args>(cast, std::declval<Args>())...);
+  };
+}
+// The first mask that compiles; 0 where none does, so that the compiler tells about the plain call.
+template <size_t Mask, class M, class... Args>
+constexpr size_t in_place_mask() {
+  if constexpr (takes<Mask, M, Args...>(std::index_sequence_for<Args...>()))
+    return Mask;
+  else if constexpr (Mask + 1 < size_t{1} << std::min<size_t>(sizeof...(Args), 8))
+    return in_place_mask<Mask + 1, M, Args...>();
+  else
+    return 0;
+}
+
+template <class M, class... Args>
+auto call_forward(M& module, const InputCast& cast, Args&&... args) {
+  constexpr size_t kMask = in_place_mask<0, M, Args&&...>();
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return module.forward(pass<((kMask >> I) & 1) != 0, Args&&>(cast, std::forward<Args>(args))...);
+  }
+  (std::index_sequence_for<Args...>());
 }
 
 }  // namespace fsdp::detail

@@ -92,6 +92,121 @@ TEST(Units, AutomaticLeavesAModelWithoutBlocksWhole) {
   EXPECT_THAT(names(make_units(root, wrap_automatic(root))), ElementsAre("root"));
 }
 
+// A module with children.
+ModuleDecl holder(const std::string& path, const std::string& type, std::vector<ModuleDecl> children) {
+  return {.path = path, .type = type, .params = {}, .children = std::move(children)};
+}
+
+// Two layers of `width` under `path`.
+ModuleDecl pair_of_layers(Tree& tree, const std::string& path, const std::string& type, int64_t width) {
+  return holder(path, type,
+                {tree.leaf(path + ".in", "LinearImpl", {{4 * width, width}}),
+                 tree.leaf(path + ".out", "LinearImpl", {{width, 4 * width}})});
+}
+
+// `count` of them in a list.
+ModuleDecl list_of_pairs(Tree& tree, const std::string& path, const std::string& type, int count,
+                         int64_t width = 8) {
+  ModuleDecl list = holder(path, "ModuleListImpl", {});
+  for (int i = 0; i < count; ++i)
+    list.children.push_back(pair_of_layers(tree, path + "." + std::to_string(i), type, width));
+  return list;
+}
+
+std::vector<std::string> automatic(const ModuleDecl& root) {
+  return names(make_units(root, wrap_automatic(root)));
+}
+
+// Which experts run depends on the data, so that ranks would gather different units.
+TEST(Units, AutomaticTakesTheLayerThatHoldsExperts) {
+  Tree tree;
+  const auto layer = [&](const std::string& path, const std::string& experts, const std::string& type) {
+    return holder(path, "LayerImpl",
+                  {tree.leaf(path + ".scores", "LinearImpl", {{4, 8}}),
+                   list_of_pairs(tree, path + "." + experts, type, 4)});
+  };
+  const auto model = [&](ModuleDecl inner) {
+    return holder("", "NetImpl",
+                  {tree.leaf("embed", "EmbeddingImpl", {{400, 8}}), std::move(inner),
+                   tree.leaf("head", "LinearImpl", {{400, 8}})});
+  };
+  for (const auto& one : {layer("moe", "experts", "FeedForwardImpl"), layer("moe", "list", "ExpertImpl"),
+                          layer("moe", "list", "FeedForwardImpl")})
+    EXPECT_THAT(automatic(model(one)), ElementsAre("embed", "moe", "head"));
+  const ModuleDecl alone = holder(
+      "", "NetImpl", {tree.leaf("gate", "LinearImpl", {{4, 8}}), list_of_pairs(tree, "ff", "FfImpl", 4)});
+  EXPECT_THAT(automatic(alone), ElementsAre("root"));
+}
+
+TEST(Units, AutomaticTakesExpertsBesideTheirRouter) {
+  Tree tree;
+  ModuleDecl moe = holder("moe", "LayerImpl", {tree.leaf("moe.router", "LinearImpl", {{3, 8}})});
+  for (const char* name : {"moe.a", "moe.b", "moe.c"})
+    moe.children.push_back(pair_of_layers(tree, name, "FeedForwardImpl", 8));
+  const ModuleDecl root =
+      holder("", "NetImpl", {tree.leaf("head", "LinearImpl", {{400, 8}}), std::move(moe)});
+  EXPECT_THAT(automatic(root), ElementsAre("head", "moe"));
+}
+
+TEST(Units, AutomaticTakesRepeatedBlocksAndNotTheExpertsInThem) {
+  Tree tree;
+  ModuleDecl list = holder("h", "ModuleListImpl", {});
+  for (const char* path : {"h.0", "h.1"}) {
+    const std::string name = path;
+    list.children.push_back(holder(name, "BlockImpl",
+                                   {pair_of_layers(tree, name + ".attention", "AttentionImpl", 4),
+                                    holder(name + ".moe", "MoEImpl",
+                                           {tree.leaf(name + ".moe.router", "LinearImpl", {{4, 8}}),
+                                            list_of_pairs(tree, name + ".moe.experts", "ExpertImpl", 4)})}));
+  }
+  EXPECT_THAT(automatic(holder("", "NetImpl", {std::move(list)})), ElementsAre("h.0", "h.1"));
+}
+
+// A head with as many classes as there are blocks is no router: it comes after them.
+TEST(Units, AutomaticTakesAChainWithAHeadForAChain) {
+  Tree tree;
+  ModuleDecl blocks = list_of_pairs(tree, "h", "BlockImpl", 3);
+  const ModuleDecl root = holder("", "NetImpl",
+                                 {tree.leaf("wpe", "EmbeddingImpl", {{3, 8}}), std::move(blocks),
+                                  tree.leaf("head", "LinearImpl", {{3, 8}})});
+  EXPECT_THAT(automatic(root), ElementsAre("root", "h.0", "h.1", "h.2"));
+}
+
+// Blocks of a U-Net have one type and widths of their own.
+TEST(Units, AutomaticTakesBlocksOfOneTypeAndDifferentWidths) {
+  Tree tree;
+  std::vector<ModuleDecl> blocks;
+  const std::vector<std::pair<std::string, int64_t>> widths = {
+      {"down1", 4}, {"down2", 8}, {"middle", 16}, {"up2", 8}, {"up1", 4}};
+  for (const auto& [name, width] : widths) blocks.push_back(pair_of_layers(tree, name, "BlockImpl", width));
+  blocks.push_back(tree.leaf("last", "LinearImpl", {{3, 4}}));
+  EXPECT_THAT(automatic(holder("", "UNetImpl", std::move(blocks))),
+              ElementsAre("down1", "down2", "middle", "up2", "up1", "root"));
+}
+
+// Stages of different widths are lists of blocks, and their blocks are the units.
+TEST(Units, AutomaticLooksInsideStages) {
+  Tree tree;
+  ModuleDecl root = holder("", "NetImpl", {});
+  for (const auto& [name, width] : std::vector<std::pair<std::string, int64_t>>{{"s1", 4}, {"s2", 8}})
+    root.children.push_back(
+        holder(name, "StageImpl", {list_of_pairs(tree, name + ".blocks", "BlockImpl", 3, width)}));
+  EXPECT_THAT(automatic(root), ElementsAre("s1.blocks.0", "s1.blocks.1", "s1.blocks.2", "s2.blocks.0",
+                                           "s2.blocks.1", "s2.blocks.2"));
+}
+
+TEST(Units, AutomaticTakesTheLargeLayersOfASequential) {
+  Tree tree;
+  const ModuleDecl root =
+      holder("", "SequentialImpl",
+             {tree.leaf("0", "LinearImpl", {{64, 8}, {64}}), tree.leaf("1", "ReLUImpl", {}),
+              tree.leaf("2", "LinearImpl", {{64, 64}, {64}}), tree.leaf("3", "ReLUImpl", {}),
+              tree.leaf("4", "LinearImpl", {{64, 64}, {64}}), tree.leaf("5", "LinearImpl", {{2, 64}, {2}})});
+  EXPECT_THAT(automatic(root), ElementsAre("root", "2", "4"));
+  const ModuleDecl list = list_of_pairs(tree, "", "LinearImpl", 1);
+  EXPECT_THAT(automatic(list), ElementsAre("root"));
+}
+
 TEST(Units, TiedParametersBelongToTheFirstUnit) {
   ModuleDecl root = Tree().gpt(2);
   root.children.back().params[0].id = root.children.front().params[0].id;
