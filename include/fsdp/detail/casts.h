@@ -132,10 +132,12 @@ template <ListsTensors T>
 struct Caster<T> : CopyCaster<T, EachListed> {
   static constexpr bool kCasts = true;
 };
+struct EachOfExample {
+  void operator()(auto& example, auto fn) const { fn(example.data), fn(example.target); }
+};
 template <class Data, class Target>
 requires(!std::is_void_v<Target>) struct Caster<torch::data::Example<Data, Target>>
-    : CopyCaster<torch::data::Example<Data, Target>,
-                 decltype([](auto& example, auto fn) { fn(example.data), fn(example.target); })> {
+    : CopyCaster<torch::data::Example<Data, Target>, EachOfExample> {
   static constexpr bool kCasts = Caster<Data>::kCasts || Caster<Target>::kCasts;
 };
 

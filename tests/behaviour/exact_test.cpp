@@ -1,0 +1,417 @@
+// Promise: what programs do that our own tests did not think of gives the numbers of a plain loop. One test
+// per kind of program; random ones are in tests/fuzz.
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/clock.h"
+#include "behaviour/programs.h"
+
+namespace fsdp::testing {
+namespace {
+
+using at::Tensor;
+
+constexpr int kExactSteps = 4;
+
+std::vector<ShardOptions> exact_options() {
+  std::vector<ShardOptions> all;
+  for (const Strategy strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
+    for (const bool share : {true, false}) {
+      ShardOptions options = sharded_by(by_type<BlockImpl>());
+      options.strategy = strategy;
+      options.share_shards = share;
+      all.push_back(options);
+    }
+  return all;
+}
+
+Tensor squares(const std::vector<Tensor>& params) {
+  Tensor total = torch::zeros({});
+  for (const Tensor& p : params) total = total + p.square().sum();
+  return 0.1 * total;
+}
+
+// This rank's slices of whole gradients, compared; the order of two terms does not show.
+void require_gradients(const ShardedModel& model, torch::nn::Module& plain, const std::string& when) {
+  for (const auto& item : model.named_parameters()) {
+    const Tensor& wanted = plain.named_parameters()[item.key()].grad();
+    for (const auto& shard : model.parameter_info(item.key()).shards) {
+      if (!shard.is_local || shard.size == 0) continue;
+      require(item.value().grad().defined(), when + ": " + item.key() + " has a gradient");
+      require(torch::allclose(item.value().grad(), wanted.flatten().narrow(0, shard.start, shard.size), 1e-5,
+                              1e-7),
+              when + ": the gradient of " + item.key());
+    }
+  }
+}
+
+// The mean over ranks of the model's gradients, and the penalty's, which every rank has of its slices alone.
+std::shared_ptr<NetImpl> plain_penalty(int ranks) {
+  auto plain = make_seeded(make_net);
+  Tensor total = squares(plain->parameters());
+  for (int r = 0; r < ranks; ++r)
+    total = total + loss_of(plain->forward(Moment{0, r, ranks}.randn({4, 6}))) / ranks;
+  total.backward();
+  return plain;
+}
+
+TEST(Exact, APenaltyOverSlicesIsAddedWheneverItIsComputed) {
+  for (const int ranks : {1, 2, 3}) {
+    const auto plain = plain_penalty(ranks);
+    for (const ShardOptions& options : exact_options())
+      for (const bool first : {true, false})
+        for (const bool kept_back : {false, true})
+          run_ranks(ranks, [&](World& world) {
+            auto model = fully_shard(world, make_seeded(make_net), options);
+            const Tensor x = Moment{0, world.rank(), ranks}.randn({4, 6});
+            {
+              std::optional<NoSync> kept;
+              if (kept_back) kept.emplace(model.engine());
+              const Tensor before = first ? squares(model.parameters()) : Tensor();
+              const Tensor loss = loss_of(model(x));
+              (loss + (first ? before : squares(model.parameters()))).backward();
+            }
+            if (kept_back) (0 * loss_of(model(x))).backward();
+            require_gradients(model, *plain,
+                              std::string(first ? "first" : "last") + (kept_back ? ", kept back" : ""));
+          });
+  }
+}
+
+TEST(Exact, WhatIsWrittenInsideRunIsSeenByTheNextForward) {
+  for (const int ranks : {1, 2})
+    for (const bool narrow : {false, true})
+      for (ShardOptions options : exact_options()) {
+        if (narrow) options.precision = bf16();
+        run_ranks(ranks, [&](World& world) {
+          const at::NoGradGuard no_grad;
+          auto model = fully_shard(world, make_seeded(make_net), options);
+          const Tensor x = Moment{}.randn({4, 6}).to(narrow ? at::kBFloat16 : at::kFloat);
+          const auto [before, after] = model.run([&](NetImpl& net) {
+            const Tensor first = net.forward(x);
+            for (Tensor& slice : model.parameters()) slice.zero_();
+            return std::pair(first, net.forward(x));
+          });
+          require(before.abs().max().item<float>() > 0, "the first forward has the old values");
+          require(after.abs().max().item<float>() == 0, "the second forward has the new values");
+        });
+      }
+}
+
+TEST(Exact, ALoopInsideRunTrainsAsOutside) {
+  const auto train = [](const ShardOptions& options, bool inside) {
+    State state;
+    run_ranks(2, [&](World& world) {
+      auto model = fully_shard(world, make_seeded(make_net), options);
+      torch::optim::SGD optimizer(model.parameters(), 0.05);
+      const auto step = [&](int s, const std::function<Tensor(const Tensor&)>& forward) {
+        loss_of(forward(Moment{s, world.rank(), 2}.randn({4, 6}))).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+      };
+      if (inside)
+        model.run([&](NetImpl& net) {
+          for (int s = 0; s < kExactSteps; ++s) step(s, [&](const Tensor& x) { return net.forward(x); });
+        });
+      else
+        for (int s = 0; s < kExactSteps; ++s) step(s, [&](const Tensor& x) { return model(x); });
+      const State mine = weights_of(model);
+      if (world.rank() == 0) state = mine;
+    });
+    return state;
+  };
+  for (const ShardOptions& options : exact_options())
+    EXPECT_EQ(difference(train(options, true), train(options, false)), "");
+}
+
+TEST(Exact, AKeptGradientStaysAsItWas) {
+  for (const int ranks : {1, 2})
+    for (const bool narrow : {false, true})
+      for (ShardOptions options : exact_options()) {
+        if (narrow) options.precision = bf16();
+        run_ranks(ranks, [&](World& world) {
+          auto model = fully_shard(world, make_seeded(make_net), options);
+          std::vector<Tensor> kept, copies;
+          for (int s = 0; s < kExactSteps; ++s) {
+            loss_of(model(Moment{s, world.rank(), ranks}.randn({4, 6}))).backward();
+            for (const Tensor& slice : model.parameters()) {
+              kept.push_back(slice.grad());
+              copies.push_back(slice.grad().clone());
+            }
+            model.zero_grad();
+          }
+          for (size_t i = 0; i < kept.size(); ++i)
+            require(kept[i].equal(copies[i]), "gradient " + std::to_string(i) + " was not written again");
+        });
+      }
+}
+
+TEST(Exact, FullParamsMayComeRightAfterFreezing) {
+  run_ranks(2, [](World& world) {
+    auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
+    loss_of(model(Moment{}.randn({4, 6}))).backward();
+    model.zero_grad();
+    for (auto& param : model.module().parameters()) param.set_requires_grad(false);
+    { const auto whole = model.full_params(); }
+    for (auto& param : model.module().parameters()) param.set_requires_grad(true);
+    loss_of(model(Moment{}.randn({4, 6}))).backward();
+    for (const Tensor& slice : model.parameters()) require(slice.grad().defined(), "thawed parameters train");
+  });
+}
+
+TEST(Exact, SetDataInsideFullParamsKeepsTheModelWhole) {
+  for (const bool offload : {false, true})
+    run_ranks(2, [&](World& world) {
+      auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
+      {
+        const auto whole = model.full_params(FullParamsOptions{.write_back = true, .offload = offload});
+        for (auto& param : model.module().parameters()) param.set_data(torch::zeros_like(param));
+      }
+      require(model(Moment{}.randn({4, 6})).abs().max().item<float>() == 0, "the new values are there");
+      loss_of(model(Moment{}.randn({4, 6}))).backward();
+    });
+}
+
+// A block whose gate each rank uses or not: inside the unit, so ranks may differ.
+struct GatedImpl : torch::nn::Module {
+  GatedImpl() {
+    first = register_module("first", Block(8));
+    gate = register_parameter("gate", torch::ones({8}));
+    second = register_module("second", Block(8));
+  }
+  Tensor forward(const Tensor& x, bool gated, bool early) {
+    Tensor h = early && gated ? x * gate : x;
+    h = first(h);
+    h = second(h);
+    return !early && gated ? h * gate : h;
+  }
+  Block first{nullptr}, second{nullptr};
+  Tensor gate;
+};
+
+TEST(Exact, AParameterThatSomeRanksBeginToUse) {
+  for (const int ranks : {2, 3})
+    for (const bool early : {true, false})
+      for (const ShardOptions& given : exact_options()) {
+        ShardOptions options = given;
+        options.wrap = whole_model();
+        run_ranks(ranks, [&](World& world) {
+          auto model = fully_shard(world, make_seeded([] { return std::make_shared<GatedImpl>(); }), options);
+          auto plain = make_seeded([] { return std::make_shared<GatedImpl>(); });
+          for (int s = 0; s < 6; ++s) {
+            // From the third step on one rank uses the gate, then in one of two forwards only.
+            const auto loss = [&](auto&& call, int r) {
+              const Moment now{s, r, ranks};
+              const bool gated = s >= 2 && r == 1;
+              const Tensor one = loss_of(call(now.randn({4, 8}), gated, early));
+              return s < 4 ? one : one + loss_of(call(now.randn({4, 8}, 1), false, early));
+            };
+            loss([&](const Tensor& x, bool g, bool e) { return model(x, g, e); }, world.rank()).backward();
+            Tensor total = torch::zeros({});
+            for (int r = 0; r < ranks; ++r)
+              total =
+                  total +
+                  loss([&](const Tensor& x, bool g, bool e) { return plain->forward(x, g, e); }, r) / ranks;
+            total.backward();
+            if (s < 2) {
+              require(!model.named_parameters()["gate"].grad().defined(), "no rank used the gate");
+              plain->gate.mutable_grad() = torch::zeros({8});
+              model.named_parameters()["gate"].mutable_grad() =
+                  torch::zeros_like(model.named_parameters()["gate"]);
+            }
+            require_gradients(model, *plain, "step " + std::to_string(s));
+            model.zero_grad();
+            plain->zero_grad();
+          }
+        });
+      }
+}
+
+// All-reduces of the world a step, once plans are made.
+double all_reduces_a_step(const std::function<void(Sharded<NetImpl>&, int)>& step, int period) {
+  double counted = 0;
+  run_ranks(2, [&](World& world) {
+    auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
+    torch::optim::SGD optimizer(model.parameters(), 0.01);
+    const auto count = [&] {
+      int64_t n = 0;
+      for (const OpStats& one : model.comm_stats())
+        if (one.op == "all_reduce") n = one.count;
+      return n;
+    };
+    const auto run = [&](int from, int to) {
+      for (int s = from; s < to; ++s) {
+        step(model, s);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    };
+    run(0, 6 * period);
+    const int64_t before = count();
+    run(6 * period, 16 * period);
+    if (world.rank() == 0) counted = static_cast<double>(count() - before) / (10 * period);
+  });
+  return counted;
+}
+
+TEST(Exact, CyclesThatComeInTurnAreAllPlanned) {
+  const Tensor x = Moment{}.randn({4, 6});
+  const double plain = all_reduces_a_step([&](auto& model, int) { loss_of(model(x)).backward(); }, 1);
+  // A judge: real and made samples, then made ones alone.
+  const double judge = all_reduces_a_step(
+      [&](auto& model, int s) {
+        Tensor loss = loss_of(model(x));
+        if (s % 2 == 0) loss = loss + loss_of(model(x * 2));
+        loss.backward();
+      },
+      2);
+  // Blocks that are left out, each in turn.
+  const double dropped = all_reduces_a_step(
+      [&](auto& model, int s) {
+        model.run([&](NetImpl& net) {
+          Tensor h = net.in(x);
+          for (size_t i = 0; i < net.blocks.size(); ++i)
+            if (static_cast<int>(i) != s % 4) h = net.blocks[i](h);
+          loss_of(net.out(h)).backward();
+        });
+      },
+      4);
+  // Frozen in every second step, as a judge is while the maker trains.
+  const double frozen = all_reduces_a_step(
+      [&](auto& model, int s) {
+        for (auto& param : model.module().blocks[1]->parameters()) param.set_requires_grad(s % 2 == 0);
+        loss_of(model(x)).backward();
+      },
+      2);
+  std::printf("all-reduces a step: plain %.2f, judge %.2f, dropped blocks %.2f, frozen in turn %.2f\n", plain,
+              judge, dropped, frozen);
+  EXPECT_EQ(judge, plain);
+  EXPECT_EQ(dropped, plain);
+  EXPECT_EQ(frozen, plain);
+}
+
+// The others sleep before their forward; the error of this rank's own does not wait for them.
+TEST(Exact, AnErrorInForwardReachesItsOwnerAtOnce) {
+  std::string told;
+  try {
+    run_processes(2, [](World& world) {
+      auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
+      const Tensor x = Moment{}.randn({4, 6});
+      for (int s = 0; s < 3; ++s) loss_of(model(x)).backward();
+      model.zero_grad();
+      detail::Clock::time_point thrown;
+      try {
+        model
+            .run([&](NetImpl& net) {
+              Tensor h = net.in(x);
+              thrown = detail::Clock::now();
+              if (world.rank() == 1) throw std::runtime_error("sample 17 is corrupt");
+              std::this_thread::sleep_for(std::chrono::seconds(3));
+              for (auto& block : net.blocks) h = block(h);
+              return loss_of(net.out(h));
+            })
+            .backward();
+      } catch (const std::runtime_error&) {
+        require(world.rank() == 0 || detail::elapsed_since(thrown) < std::chrono::seconds(1),
+                "the error waits for nobody");
+        throw;
+      }
+    });
+  } catch (const std::exception& error) {
+    told = error.what();
+  }
+  EXPECT_NE(told.find("sample 17 is corrupt"), std::string::npos) << told;
+}
+
+TEST(Exact, ManyRanksHearTheFirstCause) {
+  for (int round = 0; round < repeats(5, 20); ++round) {
+    std::string told;
+    try {
+      run_processes(4, [](World& world) {
+        auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
+        for (int s = 0; s < 4; ++s) {
+          model
+              .run([&](NetImpl& net) {
+                const Tensor h = net.in(Moment{}.randn({4, 6}));
+                if (s == 2 && world.rank() == 2) throw std::runtime_error("sample 17 is corrupt");
+                return loss_of(net.out(net.blocks[0](h)));
+              })
+              .backward();
+          model.zero_grad();
+        }
+      });
+    } catch (const std::exception& error) {
+      told = error.what();
+    }
+    EXPECT_NE(told.find("rank 2 of 4 failed"), std::string::npos) << told;
+    EXPECT_NE(told.find("sample 17 is corrupt"), std::string::npos) << told;
+  }
+}
+
+// Allocations of at least `from` bytes fail.
+class NoMemory final : public c10::Allocator {
+ public:
+  NoMemory(c10::Allocator* next, size_t from) : next_(next), from_(from) {}
+  c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK(bytes < from_, "no memory for ", bytes, " bytes");
+    return next_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return next_->raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t n) const override { default_copy_data(to, from, n); }
+
+ private:
+  c10::Allocator* next_;
+  size_t from_;
+};
+
+TEST(Exact, FullParamsWithoutMemoryLeavesTheModelAsItWas) {
+  run_processes(1, [](World& world) {
+    auto net = std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(8, 8), torch::nn::Linear(8, 300),
+                                                           torch::nn::Linear(300, 8));
+    ShardOptions options = sharded_by(by_size(1));
+    options.precision = bf16();
+    auto model = fully_shard(world, net, options);
+    const Tensor x = Moment{}.randn({4, 8});
+    const Tensor before = model.operator()(x);
+    c10::Allocator* usual = c10::GetCPUAllocator();
+    NoMemory none(usual, 9000);
+    c10::SetCPUAllocator(&none, /*priority=*/255);
+    std::string told = refusal([&] { const auto whole = model.full_params(); });
+    c10::SetCPUAllocator(usual, /*priority=*/255);
+    require_words(told, "no memory for");
+    require(model(x).equal(before), "the model computes as before");
+    { const auto whole = model.full_params(); }
+    require(model(x).equal(before), "and full_params() works again");
+  });
+}
+
+// Through a codec, complex numbers keep both parts and integers all digits.
+TEST(Exact, CodecsAndParametersOfOtherTypes) {
+  struct KindsImpl : torch::nn::Module {
+    KindsImpl() {
+      wave = register_parameter("wave", torch::complex(torch::full({6}, 2.0), torch::full({6}, 0.5)));
+      count = register_parameter("count", torch::full({6}, 1001, torch::kLong), /*requires_grad=*/false);
+    }
+    Tensor forward(const Tensor& x) {
+      return x * (torch::real(wave) + 3 * torch::imag(wave)) + count.to(x.scalar_type());
+    }
+    Tensor wave, count;
+  };
+  run_ranks(2, [](World& world) {
+    ShardOptions options = sharded_by(whole_model());
+    options.gather_codec = cast_codec(at::kBFloat16);
+    options.reduce_codec = cast_codec(at::kBFloat16);
+    auto model = fully_shard(world, std::make_shared<KindsImpl>(), options);
+    const Tensor y = model(torch::ones({6}));
+    require(y.equal(torch::full({6}, 2.0 + 1.5 + 1001)), "values went through the codec whole");
+    y.sum().backward();
+    const Tensor& grad = model.named_parameters()["wave"].grad();
+    require(torch::real(grad).eq(1).all().item<bool>() && torch::imag(grad).eq(3).all().item<bool>(),
+            "gradients keep their imaginary part");
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::testing
