@@ -53,8 +53,8 @@ struct OpStats {
   double seconds = 0;  // this thread spent in the call and in wait()
 };
 
-// A collective in flight. Dropping it waits. Only while an exception unwinds it does not (local, shm): the
-// next call of the group completes it, and a rank that leaves instead is named to the others.
+// A collective in flight. Dropping it waits; while an exception unwinds, a second at most (local, shm): where
+// it is not complete then, the group is finished, and its next call throws CommError.
 class [[nodiscard]] Work {
  public:
   Work() = default;

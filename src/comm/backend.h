@@ -25,8 +25,8 @@ class PendingWork {
   virtual ~PendingWork() = default;
   // `blocking`: the calling thread waits for the data even where ordering the current stream would do.
   virtual void wait(std::chrono::milliseconds timeout, bool blocking) = 0;
-  // Dropped while an exception unwinds: true where the backend completes it later by itself, so that nobody
-  // needs to wait now.
+  // Dropped while an exception unwinds. False: wait() is needed. True: the backend has dealt with it, without
+  // waiting for others for long. Does not throw.
   virtual bool drop() { return false; }
 };
 using WorkPtr = std::shared_ptr<PendingWork>;

@@ -153,7 +153,7 @@ TEST(FirstCause, AnExceptionDoesNotWaitForWorkInFlight) {
   EXPECT_FALSE(ranks->outcome(1).secondary);
 }
 
-TEST(FirstCause, WorkDroppedByAnExceptionIsCompletedByTheNextCall) {
+TEST(FirstCause, WorkDroppedByAnExceptionIsCompleteWhereTheOthersCome) {
   run_ranks(2, [](World& world) {
     auto comm = Comm::create(world);
     auto slot = comm.allocate(MemoryUse::gather, 8, at::kFloat);
@@ -164,11 +164,32 @@ TEST(FirstCause, WorkDroppedByAnExceptionIsCompletedByTheNextCall) {
       throw std::runtime_error("skip this batch");
     } catch (const std::runtime_error&) {
     }
-    comm.barrier();
     require(sum.eq(2).all().item<bool>(), "the sum is there");
     require(slot.sum().item<double>() == 12, "the slot is there");
     comm.all_gather(slot, at::full({4}, 3.0), "slot").wait();
     require(slot.sum().item<double>() == 24, "the slot can be gathered again");
+  });
+}
+
+struct SkipBatch {};
+
+// The dropped sum would read memory that has changed since.
+TEST(FirstCause, AGroupWithAbandonedWorkIsFinished) {
+  run_ranks(2, [](World& world) {
+    auto comm = Comm::create(world);
+    if (world.rank() == 0) std::this_thread::sleep_for(milliseconds(2000));
+    auto sum = at::ones({1 << 22});
+    const auto met = fault_of([&] {
+      try {
+        const auto summing = comm.all_reduce(sum, ReduceOp::sum, "sum");
+        if (world.rank() == 1) throw SkipBatch{};
+      } catch (const SkipBatch&) {
+      }
+      sum.zero_();
+      comm.barrier("next");
+    });
+    require(met.fault == CommFault::aborted && met.culprit == 1, met.reason);
+    require_words(met.reason, "dropped work in flight");
   });
 }
 
