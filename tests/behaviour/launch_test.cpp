@@ -20,6 +20,89 @@
 namespace fsdp::testing {
 namespace {
 
+// Counts what is asked of the store.
+class CountingStore final : public ::c10d::Store {
+ public:
+  explicit CountingStore(detail::StorePtr inner) : inner_(std::move(inner)) {}
+
+  c10::intrusive_ptr<::c10d::Store> clone() override { return c10::make_intrusive<CountingStore>(inner_); }
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    ++requests;
+    inner_->set(key, value);
+  }
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override {
+    ++requests;
+    return inner_->compareSet(key, expected, desired);
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    ++requests;
+    return inner_->get(key);
+  }
+  int64_t add(const std::string& key, int64_t value) override {
+    ++requests;
+    return inner_->add(key, value);
+  }
+  bool deleteKey(const std::string& key) override {
+    ++requests;
+    return inner_->deleteKey(key);
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    ++requests;
+    return inner_->check(keys);
+  }
+  int64_t getNumKeys() override {
+    ++requests;
+    return inner_->getNumKeys();
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    ++requests;
+    inner_->wait(keys);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    ++requests;
+    inner_->wait(keys, timeout);
+  }
+
+  std::atomic<int> requests{0};
+
+ private:
+  detail::StorePtr inner_;
+};
+
+// By rank. Ranks come one after the other, which is the worst for whoever looks again at each arrival.
+std::vector<int> requests_of(int size) {
+  const auto store = c10::make_intrusive<::c10d::HashStore>();
+  std::vector<c10::intrusive_ptr<CountingStore>> counting;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) counting.push_back(c10::make_intrusive<CountingStore>(store));
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2 * r));
+      detail::Identity me;
+      me.rank = r;
+      me.size = size;
+      detail::enter(me, counting[static_cast<size_t>(r)], {.device = c10::Device(c10::kCPU)});
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  std::vector<int> requests;
+  for (const auto& one : counting) requests.push_back(one->requests);
+  return requests;
+}
+
+TEST(Launch, RequestsOfTheStoreGrowWithTheRanksAndNotWithTheirSquare) {
+  constexpr int kPolls = 60;  // of rank 0 while the others come: a matter of time, not of their number
+  for (const int size : {8, 16, 32}) {
+    const std::vector<int> requests = requests_of(size);
+    int total = 0;
+    for (const int n : requests) total += n;
+    std::printf("%d ranks: %d requests, rank 0: %d, rank 1: %d\n", size, total, requests[0], requests[1]);
+    for (size_t r = 1; r < requests.size(); ++r) EXPECT_LE(requests[r], 8) << "rank " << r << " of " << size;
+    EXPECT_LE(requests[0], 4 * size + kPolls) << size;
+  }
+}
+
 // What a rank of two finds, where this process has `before` threads.
 int threads_of_a_rank(int before, std::optional<int> asked) {
   at::set_num_threads(before);
