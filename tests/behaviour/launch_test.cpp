@@ -14,6 +14,7 @@
 
 #include "base/fd.h"
 #include "base/host.h"
+#include "launch/addresses.h"
 #include "launch/enter.h"
 #include "support/ranks.h"
 
@@ -140,6 +141,54 @@ TEST(Launch, ThreadsMustBePositive) {
   } catch (const RendezvousError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("InitOptions::threads is 0"));
   }
+}
+
+// The first IPv4 address of this machine that others could use; 0: none.
+in_addr_t address_of_this_machine() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return 0;
+  in_addr_t found = 0;
+  for (const ifaddrs* one = list; one != nullptr && found == 0; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    const in_addr_t address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr;
+    if ((ntohl(address) >> 24) != 127) found = address;
+  }
+  ::freeifaddrs(list);
+  return found;
+}
+
+bool reachable(in_addr_t address, int port) {
+  const detail::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = address;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
+}
+
+TEST(Launch, TheStoreOfThisMachinesNameIsReachableFromOutside) {
+  const in_addr_t address = address_of_this_machine();
+  if (address == 0) GTEST_SKIP() << "this machine has no address but loopback";
+  const std::string name = detail::host_name();
+  std::optional<detail::Listener> listener;
+  try {
+    listener = detail::listen_on(name, 0, /*several_hosts=*/true);
+  } catch (const RendezvousError& error) {
+    GTEST_SKIP() << "this machine does not know its own name: " << error.what();
+  }
+  EXPECT_TRUE(reachable(address, listener->port)) << name;
+  const int port = listener->port;
+  const auto store = detail::serve_store(name, std::move(*listener), std::chrono::milliseconds(5000));
+  store->set("key", std::vector<uint8_t>{1});
+  EXPECT_TRUE(
+      detail::connect_store("127.0.0.1", port, std::chrono::milliseconds(5000), "a rank")->check({"key"}));
+}
+
+TEST(Launch, AStoreOfOneHostStaysOnLoopback) {
+  const in_addr_t address = address_of_this_machine();
+  if (address == 0) GTEST_SKIP() << "this machine has no address but loopback";
+  EXPECT_FALSE(reachable(address, detail::listen_on("127.0.0.1", 0, true).port));
+  EXPECT_FALSE(reachable(address, detail::listen_on("localhost", 0, true).port));
 }
 
 }  // namespace
