@@ -220,6 +220,23 @@ TEST(FirstCause, RunLocalThrowsTheErrorOfTheRankThatFailedByItself) {
               HasSubstr("rank 3 of 4 failed with exit code 1: sample 17 is corrupt"));
 }
 
+// As TorchScript's interpreter does, and many a training loop.
+TEST(FirstCause, RunLocalKnowsAWrappedErrorAboutAnotherRank) {
+  EXPECT_THAT(words_of_run(3,
+                           [](World& world) {
+                             const EndsLate end{world.rank() == 2};
+                             auto comm = Comm::create(world);
+                             comm.barrier();
+                             if (world.rank() == 2) throw std::runtime_error("sample 17 is corrupt");
+                             try {
+                               comm.barrier();
+                             } catch (const Error& error) {
+                               throw std::runtime_error(std::string("step 3 failed: ") + error.what());
+                             }
+                           }),
+              HasSubstr("rank 2 of 3 failed with exit code 1: sample 17 is corrupt"));
+}
+
 TEST(FirstCause, RunLocalNamesTheRankThatASignalEnded) {
   EXPECT_THAT(words_of_run(3,
                            [](World& world) {
