@@ -146,6 +146,23 @@ TEST(HybridMesh, RowsFollowHostsWhateverTheOrderOfRanks) {
   });
 }
 
+TEST(HybridMesh, ARowAcrossHostsIsWarnedOfOnceByRankZero) {
+  if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers";
+  ::testing::internal::CaptureStderr();
+  run_ranks(4, [](World& world) {
+    place_on(world, "aaab");
+    for (int i = 0; i < 2; ++i)
+      const auto model =
+          fully_shard(world, make_learner("mlp"),
+                      {.strategy = Strategy::hybrid_shard, .shard_size = 2, .comm = kOverGloo});
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string words = "some row has ranks of several hosts";
+  const size_t first = said.find(words);
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find(words, first + 1), std::string::npos) << said;
+}
+
 TEST(HybridMesh, UnequalHostsAndReproducibleRoundRobinAreRefusedOnAllRanks) {
   run_ranks(4, [](World& world) {
     const auto said = [&](const ShardOptions& options) {
