@@ -96,7 +96,8 @@ lint: ## Run clang-tidy over src/
 	@$(call configure_and_build,tidy)
 
 .PHONY: install
-install: build ## Install the library, its headers and its CMake package: make install PREFIX=...
+install: ## Build and install the library, its headers and its CMake package: make install PREFIX=...
+	@$(MAKE) --no-print-directory build TARGET=fsdp
 	$(CMAKE) --install build/$(PRESET) --prefix $(PREFIX)
 
 .PHONY: clean

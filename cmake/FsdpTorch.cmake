@@ -7,9 +7,14 @@ include_guard(GLOBAL)
 set(FSDP_TORCH_ROOT "" CACHE PATH "LibTorch to use: a `torch` folder of a wheel, a libtorch distribution, or a venv")
 
 # The folder that holds lib/ and include/ of LibTorch, for a root the user may name in several ways; empty if none.
+# DIRECT: the folder itself only, not what a prefix may hold besides.
 function(_fsdp_torch_dir root out)
-  file(GLOB in_venv "${root}/lib*/python3*/site-packages/torch" "${root}/lib*/python3*/dist-packages/torch")
-  foreach(dir IN ITEMS "${root}" "${root}/torch" "${root}/libtorch" LISTS in_venv)
+  set(inside "")
+  if(NOT "${ARGN}" STREQUAL "DIRECT")
+    file(GLOB inside "${root}/lib*/python3*/site-packages/torch" "${root}/lib*/python3*/dist-packages/torch")
+    list(PREPEND inside "${root}/torch" "${root}/libtorch")
+  endif()
+  foreach(dir IN ITEMS "${root}" LISTS inside)
     if(EXISTS "${dir}/lib/libtorch_cpu.so" AND EXISTS "${dir}/lib/libc10.so" AND EXISTS "${dir}/include/ATen/ATen.h")
       file(REAL_PATH "${dir}" dir)
       set(${out} "${dir}" PARENT_SCOPE)
@@ -56,9 +61,26 @@ function(_fsdp_torch_targets dir)
   endif()
 endfunction()
 
+# The LibTorch that Torch_DIR or CMAKE_PREFIX_PATH names: its root, or its share/cmake as PyTorch prints it.
+function(_fsdp_torch_of_prefixes out)
+  set(places "${Torch_DIR}/../../.." "$ENV{Torch_DIR}/../../..")
+  string(REPLACE ":" ";" of_environment "$ENV{CMAKE_PREFIX_PATH}")
+  foreach(prefix IN LISTS CMAKE_PREFIX_PATH of_environment)
+    list(APPEND places "${prefix}" "${prefix}/../..")
+  endforeach()
+  foreach(place IN LISTS places)
+    _fsdp_torch_dir("${place}" dir DIRECT)
+    if(dir)
+      break()
+    endif()
+  endforeach()
+  set(${out} "${dir}" PARENT_SCOPE)
+endfunction()
+
 # fsdp_find_torch(error [HINTS root...])
 # Sets FSDP_TORCH_DIR and FSDP_TORCH_VERSION, and `error` to "" or to what is wrong. The root is, in this order:
-# the variable FSDP_TORCH_ROOT, the environment's, the LibTorch an earlier find_package(Torch) found, the hints.
+# the variable FSDP_TORCH_ROOT, the environment's, the LibTorch an earlier find_package(Torch) found, what Torch_DIR
+# and CMAKE_PREFIX_PATH name, the hints.
 function(fsdp_find_torch error)
   cmake_parse_arguments(arg "" "" "HINTS" ${ARGN})
   set(minimum 2.11)
@@ -69,7 +91,8 @@ function(fsdp_find_torch error)
   elseif(TORCH_INSTALL_PREFIX)
     set(roots "${TORCH_INSTALL_PREFIX}")
   else()
-    set(roots ${arg_HINTS})
+    _fsdp_torch_of_prefixes(named)
+    set(roots ${named} ${arg_HINTS})
   endif()
 
   set(dir "")

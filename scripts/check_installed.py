@@ -1,4 +1,7 @@
-"""Exits 0 when each named package (NAME or NAME==VERSION) is installed whole: every file of its record is there."""
+"""Exits 0 when each named package (NAME or NAME==VERSION) is installed whole: every file of its record is there.
+
+Programs beside the package (bin/) may have been replaced.
+"""
 
 import os
 import sys
@@ -17,6 +20,8 @@ def is_whole(requirement: str) -> bool:
     if not files:
         return False
     for file in files:
+        if ".." in file.parts:
+            continue
         path = file.locate()
         if not os.path.exists(path) or (file.size is not None and os.path.getsize(path) != file.size):
             return False

@@ -20,8 +20,6 @@
 #include <string>
 #include <vector>
 
-#include "run_example.h"
-
 namespace {
 
 constexpr int kRounds = 20;
@@ -100,4 +98,4 @@ void run(fsdp::World& world) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return examples::run_example(argc, argv, run); }
+int main(int argc, char** argv) { return fsdp::run_main(argc, argv, run); }

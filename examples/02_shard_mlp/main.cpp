@@ -13,8 +13,6 @@
 
 #include <cstdio>
 
-#include "run_example.h"
-
 namespace {
 
 void train(fsdp::World& world) {
@@ -42,4 +40,4 @@ void train(fsdp::World& world) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return examples::run_example(argc, argv, train); }
+int main(int argc, char** argv) { return fsdp::run_main(argc, argv, train); }

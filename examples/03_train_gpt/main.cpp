@@ -14,7 +14,6 @@
 #include <string>
 
 #include "models/gpt2.h"
-#include "run_example.h"
 
 namespace {
 
@@ -105,4 +104,4 @@ void train(fsdp::World& world) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return examples::run_example(argc, argv, train); }
+int main(int argc, char** argv) { return fsdp::run_main(argc, argv, train); }

@@ -28,8 +28,6 @@
 #include <cstring>
 #include <string>
 
-#include "run_example.h"
-
 namespace {
 
 torch::jit::Module make_block(int64_t width) {
@@ -93,5 +91,5 @@ int main(int argc, char** argv) {
     file = argv[argc - 1];
     argc -= 2;
   }
-  return examples::run_example(argc, argv, [&](fsdp::World& world) { train(world, file); });
+  return fsdp::run_main(argc, argv, [&](fsdp::World& world) { train(world, file); });
 }

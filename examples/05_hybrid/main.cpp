@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "models/mlp.h"
-#include "run_example.h"
 
 namespace {
 
@@ -82,4 +81,4 @@ void train(fsdp::World& world) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return examples::run_example(argc, argv, train); }
+int main(int argc, char** argv) { return fsdp::run_main(argc, argv, train); }

@@ -14,8 +14,6 @@
 #include <cstdio>
 #include <string>
 
-#include "run_example.h"
-
 namespace {
 
 constexpr int64_t kWidth = 256;
@@ -86,4 +84,4 @@ void compare(fsdp::World& world) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return examples::run_example(argc, argv, compare); }
+int main(int argc, char** argv) { return fsdp::run_main(argc, argv, compare); }

@@ -16,7 +16,6 @@
 #include <string>
 
 #include "models/gpt2.h"
-#include "run_example.h"
 
 namespace {
 
@@ -66,10 +65,10 @@ void train(fsdp::World& world) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 || argv[2] != std::string("all")) return examples::run_example(argc, argv, train);
+  if (argc != 3 || argv[2] != std::string("all")) return fsdp::run_main(argc, argv, train);
   for (std::string ranks : {"1", "2", "4"}) {
     argv[2] = ranks.data();
-    if (const int failed = examples::run_example(argc, argv, train)) return failed;
+    if (const int failed = fsdp::run_main(argc, argv, train)) return failed;
   }
   return 0;
 }

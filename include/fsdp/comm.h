@@ -53,8 +53,8 @@ struct OpStats {
   double seconds = 0;  // this thread spent in the call and in wait()
 };
 
-// A collective in flight. Dropping it waits. Only while an exception unwinds it does not (local, shm): the
-// next call of the group completes it, and a rank that leaves instead is named to the others.
+// A collective in flight. Dropping it waits; while an exception unwinds, a second at most (local, shm): where
+// it is not complete then, the group is finished, and its next call throws CommError.
 class [[nodiscard]] Work {
  public:
   Work() = default;
@@ -68,8 +68,8 @@ class [[nodiscard]] Work {
   void wait();
   // The same with another timeout; on CUDA the calling thread waits for the data.
   void wait(std::chrono::milliseconds timeout);
-  // For a rank that fails by itself and must not wait for others: lets go where the operation keeps its
-  // memory (CPU ranks that share memory), and waits elsewhere. The group is good for nothing but leaving it.
+  // For a rank that fails by itself: waits for a second where others are CPU ranks of this host, as wait()
+  // does elsewhere. Where it is not complete then, the group is good for nothing but leaving it.
   void drop();
 
  private:

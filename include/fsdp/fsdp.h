@@ -8,6 +8,7 @@
 #include <fsdp/grad_scaler.h>
 #include <fsdp/on_meta.h>
 #include <fsdp/optim.h>
+#include <fsdp/run_main.h>
 #include <fsdp/sampler.h>
 #include <fsdp/script.h>
 #include <fsdp/sharded.h>

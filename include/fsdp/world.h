@@ -32,6 +32,9 @@ struct InitOptions {
   std::optional<int> master_port = {};
   std::optional<c10::Device> device = {};  // default: cuda:(local_rank % visible) when there is one, else cpu
   std::chrono::milliseconds timeout{60000};  // for all ranks to meet
+  // LibTorch's threads for operators. Default: the usable processors divided by the ranks of this host, and
+  // never more than before; unchanged where OMP_NUM_THREADS or MKL_NUM_THREADS is set.
+  std::optional<int> threads = {};
   // On the CPU: memory that tensors give up is kept for the next step instead of going back to the system.
   bool keep_host_memory = true;
 };

@@ -25,8 +25,9 @@ class PendingWork {
   virtual ~PendingWork() = default;
   // `blocking`: the calling thread waits for the data even where ordering the current stream would do.
   virtual void wait(std::chrono::milliseconds timeout, bool blocking) = 0;
-  // Whether the operation goes on, or comes to nothing, safely when nobody waits for it.
-  virtual bool keeps_memory() const { return false; }
+  // Dropped while an exception unwinds. False: wait() is needed. True: the backend has dealt with it, without
+  // waiting for others for long. Does not throw.
+  virtual bool drop() { return false; }
 };
 using WorkPtr = std::shared_ptr<PendingWork>;
 

@@ -1,7 +1,6 @@
 // A backend's work together with the group it counts for.
 #pragma once
 
-#include <exception>
 #include <optional>
 
 #include "base/clock.h"
@@ -23,11 +22,10 @@ class TimedWork {
         [&] { work_->wait(timeout.value_or(state_->info.options.timeout), timeout.has_value()); });
     state_->stats.add(op_, 0, 0, seconds_since(start));
   }
-  // Whether a rank that fails by itself may let go of it without a wait: see Work and Note [Forked children].
-  bool may_drop() const { return !state_->owner.is_this() || work_->keeps_memory(); }
-  bool may_drop_now() const {
-    return !state_->owner.is_this() || (std::uncaught_exceptions() > 0 && work_->keeps_memory());
-  }
+  // For a rank that fails by itself. True: it is done with, and nobody was waited for for long. See Work and
+  // Note [Forked children].
+  bool foreign() const { return !state_->owner.is_this(); }  // a forked child's
+  bool drop() { return foreign() || work_->drop(); }
 
  private:
   std::shared_ptr<CommState> state_;

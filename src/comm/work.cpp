@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 #include <fsdp/comm.h>
 
+#include <exception>
 #include <utility>
 
 #include "base/log.h"
@@ -17,7 +18,8 @@ Work& Work::operator=(Work&& other) noexcept {
 
 Work::~Work() {
   // An exception on its way out must not wait for other ranks: they may wait for this one.
-  if (pending_ && pending_->may_drop_now()) return;
+  const bool drops = std::uncaught_exceptions() > 0 || (pending_ && pending_->foreign());
+  if (drops && pending_ && pending_->drop()) return;
   try {
     wait();
   } catch (const std::exception& error) {
@@ -31,7 +33,7 @@ void Work::wait() {
 }
 
 void Work::drop() {
-  if (pending_ && pending_->may_drop()) pending_ = nullptr;
+  if (pending_ && pending_->drop()) pending_ = nullptr;
   try {
     wait();
   } catch (const std::exception& error) {

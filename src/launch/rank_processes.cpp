@@ -30,8 +30,9 @@ constexpr Milliseconds kStoppedGrace{1000};
 
 // Note [Last words]
 // A rank writes one byte before it ends: kDone; kFailed for an exception of its own; kFailedByOther for one
-// that tells what another rank did. The text of the exception follows, cut so that it fits into the pipe: the
-// parent reads when the rank has ended, and never waits for it.
+// that tells what another rank did, also where TorchScript or user code wrapped its words in another type.
+// The text of the exception follows, cut so that it fits into the pipe: the parent reads when the rank has
+// ended, and never waits for it.
 constexpr char kDone = 'd';
 constexpr char kFailed = 'f';
 constexpr char kFailedByOther = 'o';
@@ -63,6 +64,12 @@ bool is_stopped(pid_t pid) {
 [[noreturn]] void live(const Identity& me, const std::function<void(World&)>& fn, const InitOptions& options,
                        int words) {
   bool done = false;
+  std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();
+  const auto say_failed = [&](const std::string& text) {
+    const std::string first = cause->get().reason;
+    const bool quoted = !first.empty() && text.find(first) != std::string::npos;
+    say(words, quoted ? kFailedByOther : kFailed, text);
+  };
   try {
     // After a fork LibTorch makes its thread pool anew at the first call, without a lock; with several
     // devices that would be autograd's threads, all at once.
@@ -70,6 +77,7 @@ bool is_stopped(pid_t pid) {
     World world = enter(
         me, connect_store(me.master_addr, me.master_port, options.timeout, "rank " + std::to_string(me.rank)),
         options);
+    cause = world.state().cause;
     fn(world);
     done = true;
     say(words, kDone, "");
@@ -78,9 +86,9 @@ bool is_stopped(pid_t pid) {
   } catch (const RendezvousError& error) {
     say(words, kFailedByOther, error.what());
   } catch (const c10::Error& error) {
-    say(words, kFailed, error.what_without_backtrace());
+    say_failed(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    say(words, kFailed, error.what());
+    say_failed(error.what());
   } catch (...) {
     say(words, kFailed, "an exception of unknown type");
   }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -13,10 +14,12 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr const char* kFailedKey = "failed";
+constexpr const char* kVerdictKey = "verdict";
 constexpr const char* kArrivedKey = "arrived";
 constexpr const char* kToldKey = "told";
 constexpr const char* kReadKey = "read";
+constexpr char kMetVerdict = 'm';
+constexpr char kFailedVerdict = 'f';
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -44,6 +47,10 @@ struct Card {
 
   static Card read(const std::string& text) {
     std::istringstream in(text);
+    return read(in);
+  }
+
+  static Card read(std::istream& in) {
     Card card;
     const auto line = [&] {
       std::string value;
@@ -65,6 +72,11 @@ struct Card {
   }
 };
 
+// Note [Rendezvous]
+// A rank claims its number, leaves its card and waits for the verdict: one key, which is written once. Rank 0
+// reads each card as it arrives, compares it with its own, and writes the verdict: all cards, or what is
+// wrong. Whoever else finds something wrong writes it there too; the first verdict counts. So the store is
+// asked a fixed number of times per rank, and all ranks hear the same.
 class Meeting {
  public:
   Meeting(const Identity& me, StorePtr store, Milliseconds timeout)
@@ -86,13 +98,10 @@ class Meeting {
  private:
   std::vector<Peer> meet_all() {
     claim_rank();
-    wait_for_all();
+    if (me_.rank == 0) collect();
     std::vector<Peer> peers;
-    for (int r = 0; r < me_.size; ++r) {
-      const Card theirs = Card::read(read_key(store_, rank_key(r)));
-      compare(theirs);
-      peers.push_back(theirs.peer);
-    }
+    std::istringstream cards(hear_verdict());
+    for (int r = 0; r < me_.size; ++r) peers.push_back(Card::read(cards).peer);
     let_others_read();
     return peers;
   }
@@ -101,8 +110,9 @@ class Meeting {
   void let_others_read() {
     const auto start = Clock::now();
     auto read = store_->add(key(kReadKey), 1);
-    while (me_.rank == 0 && read < me_.size && elapsed_since(start) < timeout_) {
-      std::this_thread::sleep_for(Milliseconds{1});
+    for (Milliseconds pause{1}; me_.rank == 0 && read < me_.size && elapsed_since(start) < timeout_;
+         pause = std::min(pause * 2, kMaxPause)) {
+      std::this_thread::sleep_for(pause);
       read = store_->add(key(kReadKey), 0);
     }
   }
@@ -122,16 +132,24 @@ class Meeting {
   std::string key(const char* name) const { return prefix_ + name; }
   std::string rank_key(int rank) const { return prefix_ + "rank/" + std::to_string(rank); }
 
+  std::string arrival_key(int64_t number) const { return prefix_ + "arrival/" + std::to_string(number); }
+
+  // The first verdict counts.
+  void give_verdict(char kind, const std::string& text) {
+    store_->compareSet(key(kVerdictKey), {}, to_bytes(kind + text));
+  }
+
   // Says it to the ranks that still wait, too.
   [[noreturn]] void fail(const std::string& message) {
-    store_->set(key(kFailedKey), to_bytes(message));
+    give_verdict(kFailedVerdict, message);
     throw RendezvousError(message);
   }
 
   void claim_rank() {
     if (store_->add(prefix_ + "claims/" + std::to_string(me_.rank), 1) == 1) {
-      store_->set(rank_key(me_.rank), to_bytes(mine_.write()));
-      store_->add(key(kArrivedKey), 1);
+      const auto card = to_bytes(mine_.write());
+      store_->set(rank_key(me_.rank), card);
+      store_->set(arrival_key(store_->add(key(kArrivedKey), 1)), card);
       return;
     }
     store_->wait({rank_key(me_.rank)}, timeout_);
@@ -142,33 +160,45 @@ class Meeting {
          " came first, then " + mine_.name() + ". Give every process its own rank (" + me_.source + ").");
   }
 
-  void wait_for_all() {
+  // Rank 0: reads every card, once, and compares at once: a rank that believes in a larger world would wait
+  // in vain.
+  void collect() {
     const auto start = Clock::now();
-    Milliseconds pause{1};
-    while (!all_are_here()) {
-      if (store_->check({key(kFailedKey)})) throw RendezvousError(read_key(store_, key(kFailedKey)));
-      look_for_misfits();
+    std::map<int, Card> cards;
+    std::vector<int64_t> unread;  // arrivals; who counted itself may not have written its card yet
+    int64_t arrived = 0;
+    for (Milliseconds pause{1};; pause = std::min(pause * 2, kMaxPause)) {
+      for (const auto now = store_->add(key(kArrivedKey), 0); arrived < now;) unread.push_back(++arrived);
+      std::erase_if(unread, [&](int64_t number) {
+        if (!store_->check({arrival_key(number)})) return false;
+        const Card theirs = Card::read(read_key(store_, arrival_key(number)));
+        compare(theirs);
+        cards[theirs.peer.rank] = theirs;
+        return true;
+      });
+      if (static_cast<int>(cards.size()) == me_.size) break;
       if (elapsed_since(start) > timeout_) fail_missing();
+      if (store_->check({key(kVerdictKey)})) return;  // another rank found something wrong
       std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, Milliseconds{50});
     }
+    std::string all;
+    for (const auto& [rank, card] : cards) all += card.write();
+    give_verdict(kMetVerdict, all);
   }
 
-  // The count is cheap to ask for, but a rank of a larger world counts as well.
-  bool all_are_here() {
-    if (store_->add(key(kArrivedKey), 0) < me_.size) return false;
-    std::vector<std::string> keys;
-    for (int r = 0; r < me_.size; ++r) keys.push_back(rank_key(r));
-    return store_->check(keys);
+  // Every rank waits here, inside the store, for as long as it takes.
+  std::string hear_verdict() {
+    try {
+      store_->wait({key(kVerdictKey)}, timeout_);
+    } catch (const std::exception&) {
+      if (!store_->check({key(kVerdictKey)})) fail_missing();
+    }
+    const std::string verdict = read_key(store_, key(kVerdictKey));
+    if (verdict.starts_with(kFailedVerdict)) throw RendezvousError(verdict.substr(1));
+    return verdict.substr(1);
   }
 
-  // A rank that believes in a larger world would wait in vain: compare while waiting, not only afterwards.
-  void look_for_misfits() {
-    for (int r = 0; r < me_.size; ++r)
-      if (store_->check({rank_key(r)})) compare(Card::read(read_key(store_, rank_key(r))));
-  }
-
-  void fail_missing() {
+  [[noreturn]] void fail_missing() {
     std::string missing;
     int count = 0;
     for (int r = 0; r < me_.size; ++r) {
@@ -176,6 +206,9 @@ class Meeting {
       if (++count <= 16) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
     }
     if (count > 16) missing += ", ...";
+    if (count == 0)
+      fail("all " + std::to_string(me_.size) + " ranks came, but rank 0 did not answer within " +
+           std::to_string(timeout_.count()) + " ms. It may be stopped, or have come late.");
     fail(std::to_string(me_.size - count) + " of " + std::to_string(me_.size) + " ranks came within " +
          std::to_string(timeout_.count()) + " ms; missing: rank " + missing +
          ". Start as many processes as WORLD_SIZE says, or raise InitOptions::timeout.");
@@ -190,6 +223,8 @@ class Meeting {
       fail("ranks run different builds: " + theirs.name() + " runs " + theirs.build + ", " + mine_.name() +
            " runs " + mine_.build + ". Start the same binary on every host.");
   }
+
+  static constexpr Milliseconds kMaxPause{50};
 
   const Identity& me_;
   StorePtr store_;

@@ -14,6 +14,8 @@
 #include <memory>
 #include <thread>
 
+#include "launch/addresses.h"
+
 namespace fsdp::detail {
 
 namespace {
@@ -57,19 +59,55 @@ int port_of(int fd) {
   throw RendezvousError("rank 0 cannot serve the store at " + place + ": " + std::strerror(errno));
 }
 
+bool listens(const Fd& fd, const sockaddr* address, socklen_t length) {
+  const int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  return ::bind(fd.get(), address, length) == 0 && ::listen(fd.get(), SOMAXCONN) == 0;
+}
+
+Listener listener(Fd fd) {
+  const int port = port_of(fd.get());
+  return {std::move(fd), port};
+}
+
+// IPv6 with IPv4, or IPv4 alone where the kernel has no IPv6.
+Listener listen_everywhere(const std::string& host, int port) {
+  const auto number = htons(static_cast<uint16_t>(port));
+  if (Fd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)); fd.valid()) {
+    const int off = 0;
+    ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = number;
+    if (listens(fd, reinterpret_cast<const sockaddr*>(&any), sizeof(any))) return listener(std::move(fd));
+  }
+  if (Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); fd.valid()) {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_port = number;
+    if (listens(fd, reinterpret_cast<const sockaddr*>(&any), sizeof(any))) return listener(std::move(fd));
+  }
+  refuse_port(host, port);
+}
+
+std::vector<std::string> numeric(const Addresses& addresses) {
+  std::vector<std::string> found;
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    char text[NI_MAXHOST] = {};
+    if (::getnameinfo(a->ai_addr, a->ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
+      found.emplace_back(text);
+  }
+  return found;
+}
+
 }  // namespace
 
-Listener listen_on(const std::string& host, int port) {
+Listener listen_on(const std::string& host, int port, bool several_hosts) {
   const Addresses addresses = resolve(host, port);
+  if (must_listen_everywhere(host, numeric(addresses), several_hosts)) return listen_everywhere(host, port);
   for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
     Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-    if (!fd.valid()) continue;
-    const int on = 1;
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (::bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0 && ::listen(fd.get(), SOMAXCONN) == 0) {
-      const int bound = port_of(fd.get());
-      return {std::move(fd), bound};
-    }
+    if (fd.valid() && listens(fd, a->ai_addr, a->ai_addrlen)) return listener(std::move(fd));
   }
   refuse_port(host, port);
 }
@@ -131,8 +169,9 @@ StorePtr connect_store(const std::string& host, int port, Milliseconds timeout, 
 
 StorePtr open_store(const Identity& me, Milliseconds timeout) {
   if (me.size == 1 && !me.agent_store) return c10::make_intrusive<::c10d::HashStore>();
+  const bool one_host = me.local_size == me.size;
   if (me.rank == 0 && !me.agent_store)
-    return serve_store(me.master_addr, listen_on(me.master_addr, me.master_port), timeout);
+    return serve_store(me.master_addr, listen_on(me.master_addr, me.master_port, !one_host), timeout);
   return connect_store(me.master_addr, me.master_port, timeout, "rank " + std::to_string(me.rank));
 }
 

@@ -13,12 +13,14 @@ namespace fsdp::detail {
 
 using StorePtr = c10::intrusive_ptr<::c10d::Store>;
 
-// A listening socket on the interface of `host` only. Port 0 takes a free one. Throws RendezvousError.
+// A listening socket on the interface of `host` only; with `several_hosts`, on all where `host` is a name
+// that only this machine resolves to loopback (must_listen_everywhere). Port 0 takes a free one. Throws
+// RendezvousError.
 struct Listener {
   Fd fd;
   int port = 0;
 };
-Listener listen_on(const std::string& host, int port);
+Listener listen_on(const std::string& host, int port, bool several_hosts = false);
 
 StorePtr serve_store(const std::string& host, Listener listener, Milliseconds timeout);
 StorePtr connect_store(const std::string& host, int port, Milliseconds timeout, const std::string& who);

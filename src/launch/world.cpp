@@ -1,9 +1,12 @@
+#include <ATen/Parallel.h>
 #include <fsdp/error.h>
 #include <fsdp/world.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 
+#include "base/env.h"
+#include "base/host.h"
 #include "base/host_pool.h"
 #include "base/log.h"
 #include "launch/enter.h"
@@ -35,6 +38,24 @@ std::vector<std::string> World::hosts() const {
 
 namespace detail {
 
+namespace {
+
+// OpenMP's threads spin while they wait: where ranks have more threads than there are processors, every
+// operator waits for threads that do not run.
+void set_threads(std::optional<int> asked, int ranks_on_host) {
+  if (asked) {
+    if (*asked < 1)
+      throw RendezvousError("InitOptions::threads is " + std::to_string(*asked) + "; set it to 1 or more");
+    at::set_num_threads(*asked);
+    return;
+  }
+  if (env_string("OMP_NUM_THREADS") || env_string("MKL_NUM_THREADS")) return;
+  const int share = std::max(1, usable_cpus() / ranks_on_host);
+  if (share < at::get_num_threads()) at::set_num_threads(share);
+}
+
+}  // namespace
+
 World enter(const Identity& me, StorePtr store, const InitOptions& options) {
   auto state = std::make_shared<WorldState>();
   state->rank = me.rank;
@@ -51,6 +72,7 @@ World enter(const Identity& me, StorePtr store, const InitOptions& options) {
   state->local_size =
       me.local_size.value_or(static_cast<int>(std::count_if(state->peers.begin(), state->peers.end(), here)));
   state->device = choose_device(options.device, state->local_rank);
+  set_threads(options.threads, state->local_size);
   if (options.keep_host_memory && state->device.is_cpu()) use_host_pool();
   return World(std::move(state));
 }

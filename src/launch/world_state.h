@@ -61,6 +61,7 @@ struct WorldState {
   std::string source;
   c10::intrusive_ptr<::c10d::Store> store;
   std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();
+  std::atomic<bool> warned_of_rows{false};
   std::atomic<int> groups{0};  // made so far; names the next group's keys
 };
 

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+#include "launch/world_state.h"
+#include "layout/rows.h"
+
 namespace fsdp::detail {
 
 bool is_hybrid(Strategy strategy) {
@@ -12,27 +16,55 @@ bool is_hybrid(Strategy strategy) {
 
 namespace {
 
-int row_size(const World& world, const ShardOptions& options) {
+Rows one_row(int ranks) {
+  Rows rows;
+  rows.size = ranks;
+  rows.ranks.emplace_back();
+  for (int rank = 0; rank < ranks; ++rank) {
+    rows.ranks.front().push_back(rank);
+    rows.row.push_back(0);
+    rows.place.push_back(rank);
+  }
+  rows.consecutive = true;
+  return rows;
+}
+
+// Also the same on all ranks: made of what every rank knows.
+Rows rows_of(const World& world, const ShardOptions& options) {
   if (!is_hybrid(options.strategy)) {
     TORCH_CHECK(options.shard_size == 0, "fsdp: shard_size ", options.shard_size,
                 " without a hybrid strategy; use Strategy::hybrid_shard or hybrid_shard_zero2");
-    return world.size();
+    return one_row(world.size());
   }
-  const int size = options.shard_size > 0 ? options.shard_size : world.local_size();
-  TORCH_CHECK(options.shard_size >= 0 && world.size() % size == 0, "fsdp: ", world.size(),
-              " ranks cannot be rows of ", options.shard_size > 0 ? options.shard_size : size,
-              options.shard_size > 0 ? " (shard_size)" : " (the ranks of this host)",
-              "; set shard_size to a divisor of the number of ranks");
-  return size;
+  std::vector<HostOfRank> hosts;
+  for (const Peer& peer : world.peers()) hosts.push_back({peer.host_id, peer.hostname});
+  Rows rows = make_rows(hosts, options.shard_size);
+  TORCH_CHECK(rows.refusal.empty(), "fsdp: ", rows.refusal);
+  TORCH_CHECK(
+      rows.consecutive || !options.reproducible,
+      "fsdp: reproducible: ranks go round the hosts, so that the rows of a hybrid strategy, which lie "
+      "inside hosts, are not consecutive ranks, and sums would follow another tree. Number the ranks "
+      "host by host (srun --distribution=block, mpirun --map-by slot), or use full_shard");
+  return rows;
+}
+
+void warn_of_crossing(const World& world, const Rows& rows) {
+  if (!rows.crosses || world.rank() != 0 || world.state().warned_of_rows.exchange(true)) return;
+  log_warn("rows of " + std::to_string(rows.size) +
+           " ranks (shard_size) do not fit the hosts: some row has ranks of several hosts, and every gather "
+           "in it goes over the network. Set shard_size to a divisor of the ranks of every host");
 }
 
 }  // namespace
 
 Mesh make_mesh(const World& world, const ShardOptions& options, Comm all) {
-  const int size = row_size(world, options);
-  if (size == world.size()) return {all, all, std::nullopt};
-  Comm row = all.split(world.rank() / size, "row");
-  return {all, row, all.split(world.rank() % size, "column")};
+  const Rows rows = rows_of(world, options);
+  warn_of_crossing(world, rows);
+  const auto rank = static_cast<size_t>(world.rank());
+  const std::vector<int>& mine = rows.ranks[static_cast<size_t>(rows.row[rank])];
+  if (rows.size == world.size()) return {all, all, std::nullopt, mine};
+  Comm row = all.split(rows.row[rank], "row");
+  return {all, row, all.split(rows.place[rank], "column"), mine};
 }
 
 Comm Mesh::part(int ranks) {

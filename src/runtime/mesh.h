@@ -15,19 +15,21 @@ namespace fsdp::detail {
 // Note [Mesh]
 // Ranks are a grid: a row holds one copy of the model between its ranks, a column holds the same shard in
 // every row. Gathers and reduce-scatters stay in the row; what they leave is all-reduced over the column.
-// Ranks of a row are consecutive, so that a row lies inside a host, and so that sums over a row and then
-// over the rows follow the tree of sums over all ranks. Without a hybrid strategy there is one row: all.
+// Rows follow hosts (Note [Rows follow hosts]). Where ranks are numbered host by host, the ranks of a row are
+// consecutive, so that sums over a row and then over the rows follow the tree of sums over all ranks. Without
+// a hybrid strategy there is one row: all.
 struct Mesh {
   Comm all;                        // agreement, and parameters that are whole on every rank
   Comm row;                        // the same group as `all` where there is one row
   std::optional<Comm> column;      // none where there is one row
+  std::vector<int> row_ranks;      // the rank in the world of each rank of the row
   std::map<int, Comm> parts = {};  // of the row, by their size
   std::vector<Comm> adopted = {};  // rows of models that became part of this one
 
   // The part of the row with `ranks` ranks, this one among them. Collective.
   Comm part(int ranks);
   // The rank in the world of a rank of this row.
-  int in_world(int rank_in_row) const { return all.rank() - row.rank() + rank_in_row; }
+  int in_world(int rank_in_row) const { return row_ranks[static_cast<size_t>(rank_in_row)]; }
   void check_order(bool now);
   // Peers that miss this rank are told `why`; empty: it goes on.
   void leaving(std::string_view why);
@@ -37,8 +39,8 @@ struct Mesh {
   std::vector<OpStats> stats() const;
 };
 
-// `all` is the group of all ranks. Collective. Throws c10::Error when they cannot be rows of
-// `options.shard_size`.
+// `all` is the group of all ranks. Collective. Throws c10::Error, the same on all ranks, when they cannot be
+// rows of `options.shard_size`.
 Mesh make_mesh(const World& world, const ShardOptions& options, Comm all);
 
 bool is_hybrid(Strategy strategy);

@@ -174,21 +174,31 @@ TEST(Exact, SetDataInsideFullParamsKeepsTheModelWhole) {
     });
 }
 
-// A block whose gate each rank uses or not: inside the unit, so ranks may differ.
+// Blocks whose gates each rank uses or not: inside the unit, so ranks may differ.
+struct GatedBlockImpl : torch::nn::Module {
+  GatedBlockImpl() {
+    block = register_module("block", Block(8));
+    gate = register_parameter("gate", torch::zeros({8}));
+  }
+  Tensor forward(const Tensor& x, bool gated) {
+    const Tensor h = block(x);
+    return gated ? h * (gate + 1) : h;
+  }
+  Block block{nullptr};
+  Tensor gate;
+};
+TORCH_MODULE(GatedBlock);
+
 struct GatedImpl : torch::nn::Module {
   GatedImpl() {
-    first = register_module("first", Block(8));
-    gate = register_parameter("gate", torch::ones({8}));
-    second = register_module("second", Block(8));
+    first = register_module("first", GatedBlock());
+    second = register_module("second", GatedBlock());
+    third = register_module("third", GatedBlock());
   }
   Tensor forward(const Tensor& x, bool gated, bool early) {
-    Tensor h = early && gated ? x * gate : x;
-    h = first(h);
-    h = second(h);
-    return !early && gated ? h * gate : h;
+    return third(second(first(x, gated && early), gated && !early), false);
   }
-  Block first{nullptr}, second{nullptr};
-  Tensor gate;
+  GatedBlock first{nullptr}, second{nullptr}, third{nullptr};
 };
 
 TEST(Exact, AParameterThatSomeRanksBeginToUse) {
@@ -196,7 +206,7 @@ TEST(Exact, AParameterThatSomeRanksBeginToUse) {
     for (const bool early : {true, false})
       for (const ShardOptions& given : exact_options()) {
         ShardOptions options = given;
-        options.wrap = whole_model();
+        options.wrap = by_type<GatedBlockImpl>();
         run_ranks(ranks, [&](World& world) {
           auto model = fully_shard(world, make_seeded([] { return std::make_shared<GatedImpl>(); }), options);
           auto plain = make_seeded([] { return std::make_shared<GatedImpl>(); });
@@ -215,11 +225,14 @@ TEST(Exact, AParameterThatSomeRanksBeginToUse) {
                   total +
                   loss([&](const Tensor& x, bool g, bool e) { return plain->forward(x, g, e); }, r) / ranks;
             total.backward();
-            if (s < 2) {
-              require(!model.named_parameters()["gate"].grad().defined(), "no rank used the gate");
-              plain->gate.mutable_grad() = torch::zeros({8});
-              model.named_parameters()["gate"].mutable_grad() =
-                  torch::zeros_like(model.named_parameters()["gate"]);
+            for (const char* name : {"first.gate", "second.gate", "third.gate"}) {
+              const bool used = s >= 2 && name == std::string(early ? "first.gate" : "second.gate");
+              Tensor slice = model.named_parameters()[name];
+              require(slice.grad().defined() == used || slice.numel() == 0,
+                      std::string(name) + " has a gradient");
+              if (used) continue;
+              plain->named_parameters()[name].mutable_grad() = torch::zeros({8});
+              slice.mutable_grad() = torch::zeros_like(slice);
             }
             require_gradients(model, *plain, "step " + std::to_string(s));
             model.zero_grad();

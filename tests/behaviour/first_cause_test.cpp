@@ -153,7 +153,7 @@ TEST(FirstCause, AnExceptionDoesNotWaitForWorkInFlight) {
   EXPECT_FALSE(ranks->outcome(1).secondary);
 }
 
-TEST(FirstCause, WorkDroppedByAnExceptionIsCompletedByTheNextCall) {
+TEST(FirstCause, WorkDroppedByAnExceptionIsCompleteWhereTheOthersCome) {
   run_ranks(2, [](World& world) {
     auto comm = Comm::create(world);
     auto slot = comm.allocate(MemoryUse::gather, 8, at::kFloat);
@@ -164,11 +164,32 @@ TEST(FirstCause, WorkDroppedByAnExceptionIsCompletedByTheNextCall) {
       throw std::runtime_error("skip this batch");
     } catch (const std::runtime_error&) {
     }
-    comm.barrier();
     require(sum.eq(2).all().item<bool>(), "the sum is there");
     require(slot.sum().item<double>() == 12, "the slot is there");
     comm.all_gather(slot, at::full({4}, 3.0), "slot").wait();
     require(slot.sum().item<double>() == 24, "the slot can be gathered again");
+  });
+}
+
+struct SkipBatch {};
+
+// The dropped sum would read memory that has changed since.
+TEST(FirstCause, AGroupWithAbandonedWorkIsFinished) {
+  run_ranks(2, [](World& world) {
+    auto comm = Comm::create(world);
+    if (world.rank() == 0) std::this_thread::sleep_for(milliseconds(2000));
+    auto sum = at::ones({1 << 22});
+    const auto met = fault_of([&] {
+      try {
+        const auto summing = comm.all_reduce(sum, ReduceOp::sum, "sum");
+        if (world.rank() == 1) throw SkipBatch{};
+      } catch (const SkipBatch&) {
+      }
+      sum.zero_();
+      comm.barrier("next");
+    });
+    require(met.fault == CommFault::aborted && met.culprit == 1, met.reason);
+    require_words(met.reason, "dropped work in flight");
   });
 }
 
@@ -197,6 +218,23 @@ TEST(FirstCause, RunLocalThrowsTheErrorOfTheRankThatFailedByItself) {
                              comm.barrier();
                            }),
               HasSubstr("rank 3 of 4 failed with exit code 1: sample 17 is corrupt"));
+}
+
+// As TorchScript's interpreter does, and many a training loop.
+TEST(FirstCause, RunLocalKnowsAWrappedErrorAboutAnotherRank) {
+  EXPECT_THAT(words_of_run(3,
+                           [](World& world) {
+                             const EndsLate end{world.rank() == 2};
+                             auto comm = Comm::create(world);
+                             comm.barrier();
+                             if (world.rank() == 2) throw std::runtime_error("sample 17 is corrupt");
+                             try {
+                               comm.barrier();
+                             } catch (const Error& error) {
+                               throw std::runtime_error(std::string("step 3 failed: ") + error.what());
+                             }
+                           }),
+              HasSubstr("rank 2 of 3 failed with exit code 1: sample 17 is corrupt"));
 }
 
 TEST(FirstCause, RunLocalNamesTheRankThatASignalEnded) {

@@ -2,6 +2,7 @@
 // bits as the plain loop over all ranks' batches.
 #include <gtest/gtest.h>
 
+#include "launch/world_state.h"
 #include "support/gloo.h"
 #include "support/ranks.h"
 #include "support/training.h"
@@ -106,6 +107,78 @@ TEST(HybridMesh, AccumulatesAndKeepsBack) {
     const std::string different = difference(
         train({.wrap = by_size(200), .strategy = Strategy::hybrid_shard, .shard_size = 2}), wanted);
     require(different.empty(), different);
+  });
+}
+
+// Gives the ranks of this thread's world other hosts: one letter per rank.
+void place_on(World& world, const std::string& hosts) {
+  for (Peer& peer : world.state().peers) {
+    peer.host_id += hosts[static_cast<size_t>(peer.rank)];
+    peer.hostname = std::string("node-") + hosts[static_cast<size_t>(peer.rank)];
+  }
+}
+
+const CommOptions kOverGloo{.backend = BackendKind::c10d, .c10d = make_gloo};
+
+// Ranks that go round two hosts, as under srun --distribution=cyclic.
+TEST(HybridMesh, RowsFollowHostsWhateverTheOrderOfRanks) {
+  if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers";
+  run_ranks(4, [](World& world) {
+    const auto train = [&](const ShardOptions& options) {
+      auto model = fully_shard(world, make_learner("gpt2"), options);
+      train_sharded(model, world, 5, Optim::sgd);
+      return state_of(model);
+    };
+    const State wanted = train({.wrap = by_size(200), .comm = kOverGloo});
+    place_on(world, "abab");
+    const ShardOptions options{.wrap = by_size(200), .strategy = Strategy::hybrid_shard, .comm = kOverGloo};
+    auto model = fully_shard(world, make_gpt2(3, 16), options);
+    const auto info = model.parameter_info("net.transformer.wte.weight");
+    require(info.shards.size() == 2, "rows of two");
+    for (const auto& shard : info.shards)
+      require(
+          shard.rank % 2 == world.rank() % 2 && shard.is_local == (shard.rank == world.rank()),
+          "rank " + std::to_string(shard.rank) + " is in the row of rank " + std::to_string(world.rank()));
+    const State found = train(options);
+    for (const auto& [name, value] : wanted)
+      require(at::allclose(found.at(name), value, 1e-5, 1e-6), name + " trains as without rows");
+    auto whole = model.full_params({.rank0_only = true});  // rank 0 asks the ranks of its own row
+  });
+}
+
+TEST(HybridMesh, ARowAcrossHostsIsWarnedOfOnceByRankZero) {
+  if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers";
+  ::testing::internal::CaptureStderr();
+  run_ranks(4, [](World& world) {
+    place_on(world, "aaab");
+    for (int i = 0; i < 2; ++i)
+      const auto model =
+          fully_shard(world, make_learner("mlp"),
+                      {.strategy = Strategy::hybrid_shard, .shard_size = 2, .comm = kOverGloo});
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string words = "some row has ranks of several hosts";
+  const size_t first = said.find(words);
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find(words, first + 1), std::string::npos) << said;
+}
+
+TEST(HybridMesh, UnequalHostsAndReproducibleRoundRobinAreRefusedOnAllRanks) {
+  run_ranks(4, [](World& world) {
+    const auto said = [&](const ShardOptions& options) {
+      return refusal([&] { const auto model = fully_shard(world, make_learner("mlp"), options); });
+    };
+    place_on(world, "aaab");
+    require_words(said({.strategy = Strategy::hybrid_shard}), "3 on node-a, 1 on node-b");
+  });
+  run_ranks(4, [](World& world) {
+    place_on(world, "abab");
+    require_words(refusal([&] {
+                    const auto model = fully_shard(world, make_learner("mlp"),
+                                                   {.strategy = Strategy::hybrid_shard,
+                                                    .reproducible = Reproducible{.microbatches = 4}});
+                  }),
+                  "Number the ranks host by host");
   });
 }
 

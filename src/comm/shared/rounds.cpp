@@ -228,6 +228,12 @@ void Rounds::wait_beside(const RoundOp& op, uint32_t interests, Clock::time_poin
   }
 }
 
+void Rounds::move_on() {
+  if (messages_.pending()) messages_.pump();
+  while (may_advance_front() && advance(*RoundOpPtr(pending_.front()))) {
+  }
+}
+
 void Rounds::settle(Gate::Outcome outcome, const RoundOp& op, const std::function<bool(int)>& late) {
   if (outcome == Gate::Outcome::ready) return;
   if (outcome == Gate::Outcome::timeout) report_timeout(op, late);

@@ -79,6 +79,9 @@ class Rounds {
   void wait_message(const Message& message, const OpInfo& info, Clock::time_point started,
                     Clock::time_point deadline);
 
+  // Does what can be done now, without waiting.
+  void move_on();
+
   void throw_if_faulted(const RoundOp& op) const;
   bool idle() const { return pending_.empty(); }
 

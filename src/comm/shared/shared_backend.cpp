@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <thread>
 
 #include "base/assert.h"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr const char* kTicketKey = "control";
 constexpr size_t kTicketBytes = 128;
+constexpr Milliseconds kDropPatience{1000};
 constexpr int kMaxRanks = 1024;                  // per group; keeps a rank's part of a bank useful
 constexpr int64_t kMaxBytes = int64_t{1} << 46;  // of one allocation over all ranks; what addresses can hold
 
@@ -94,13 +96,18 @@ class SharedBackend final : public CommBackend {
   void finish_use(Region& region);
   void refuse_slot(const at::Tensor& tensor, const char* what) const;
   void note_why();
+  void drop(const std::function<bool()>& complete);
   SegmentPtr share_segment(size_t bytes);
   SegmentSource::Export create_or_abort(size_t bytes);
   SegmentPtr attach_or_abort(const char* ticket, size_t bytes);
 
   // Runs `fn`. The engine counts ranks within the group; people know world ranks, hosts and processes.
   template <class Fn>
-  auto named(Fn fn) const -> decltype(fn()) {
+  auto named(Fn fn) -> decltype(fn()) {
+    if (abandoned_)
+      gate_.report(CommFault::aborted, info_.rank,
+                   "an exception of its own dropped work in flight that the others had not come to yet, and "
+                   "it used the group again. Wait for work before what may throw, or make a new group");
     try {
       return fn();
     } catch (const CommError& error) {
@@ -124,6 +131,7 @@ class SharedBackend final : public CommBackend {
   Rounds rounds_;
   std::shared_ptr<AllocationTable> table_;
   uint32_t allocations_ = 0;
+  bool abandoned_ = false;  // an exception dropped work that is not complete
 };
 
 class SharedBackend::CollectiveWork final : public PendingWork {
@@ -133,7 +141,10 @@ class SharedBackend::CollectiveWork final : public PendingWork {
   void wait(std::chrono::milliseconds timeout, bool /*blocking*/) override {
     backend_.named([&] { backend_.rounds_.complete(op_, deadline_after(timeout)); });
   }
-  bool keeps_memory() const override { return true; }
+  bool drop() override {
+    backend_.drop([this] { return op_->complete(); });
+    return true;
+  }
 
  private:
   SharedBackend& backend_;
@@ -149,7 +160,10 @@ class SharedBackend::MessageWork final : public PendingWork {
     backend_.named(
         [&] { backend_.rounds_.wait_message(*message_, info_, started_, deadline_after(timeout)); });
   }
-  bool keeps_memory() const override { return true; }
+  bool drop() override {
+    backend_.drop([this] { return message_->complete; });
+    return true;
+  }
 
  private:
   SharedBackend& backend_;
@@ -290,6 +304,21 @@ WorkPtr SharedBackend::broadcast(const at::Tensor& tensor, int root, OpInfo info
   refuse_slot(tensor, "broadcast");
   return issue(make_broadcast_op(gate_.view(), info_.rank, bytes_of(tensor), root), tensor.numel(),
                tensor.scalar_type(), root, std::move(info), {tensor});
+}
+
+// Work that stays in flight reads and writes memory whose owner has forgotten it. So the others get a moment
+// to complete it; then this rank may only leave.
+void SharedBackend::drop(const std::function<bool()>& complete) {
+  const auto until = Clock::now() + kDropPatience;
+  try {
+    while (!abandoned_ && !complete() && !gate_.faulted()) {
+      rounds_.move_on();
+      abandoned_ = Clock::now() > until;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  } catch (const std::exception&) {
+    // The group has failed; its next call says why.
+  }
 }
 
 // A rank that says nothing itself leaves because of an exception, its own or one that it met in another
