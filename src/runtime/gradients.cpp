@@ -284,10 +284,14 @@ void Gradients::reduce_planned(bool task_end) {
       move_to_plan(unit, *one);
     else
       open(unit, one);
+    std::vector<bool> used = one->used;
     if (!device_.is_cpu())  // on the CPU ranks settle at the end what was used
-      for (size_t i = 0; i < unit.params.size(); ++i)
-        surprised_ = surprised_ || (unit.params[i]->fired && !one->used[i]);
-    reduce(unit, one->used, task_end);
+      for (size_t i = 0; i < unit.params.size(); ++i) used[i] = used[i] || unit.params[i]->fired;
+    if (used != one->used) {
+      surprised_ = true;
+      schedule_.widen(*one, used);
+    }
+    reduce(unit, std::move(used), task_end);
   }
 }
 

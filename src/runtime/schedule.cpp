@@ -29,6 +29,7 @@ void Schedule::begin(std::vector<const CyclePlan*> plans) {
   task_ = 0;
   trace_.clear();
   reductions_.clear();
+  widened_.clear();
   spoilt_ = false;
 }
 
@@ -70,8 +71,12 @@ void Schedule::go_over(const CyclePlan* plan) {
 // What was made is part of what the new plan is made from.
 void Schedule::leave_plan() {
   if (plan_ == nullptr) return;
-  for (size_t i = 0; i < made_.size(); ++i)
-    if (made_[i]) reductions_.push_back(plan_->reductions[i]);
+  for (size_t i = 0; i < made_.size(); ++i) {
+    if (!made_[i]) continue;
+    reductions_.push_back(plan_->reductions[i]);
+    const auto wider = widened_.find(&plan_->reductions[i]);
+    if (wider != widened_.end()) reductions_.back().used = wider->second;
+  }
   plan_ = nullptr;
 }
 

@@ -14,6 +14,7 @@
 // expect them, and what one has gathered ahead and the other does not expect is released (Engine::use).
 #pragma once
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -76,6 +77,8 @@ class Schedule {
   // Following: the planned reductions of this moment, and the one whose buffer a unit opens now or null.
   std::vector<const Reduction*> due(bool task_end);
   const Reduction* opening(UnitId unit) const;
+  // The reduction of the plan had gradients of more parameters.
+  void widen(const Reduction& planned, std::vector<bool> used) { widened_[&planned] = std::move(used); }
   void record(Reduction reduction) {
     reduction.task = task_;
     reductions_.push_back(std::move(reduction));
@@ -97,6 +100,7 @@ class Schedule {
   std::vector<const CyclePlan*> fitting_;  // plans that begin with what was done so far; plan_ among them
   bool went_over_ = false;
   std::vector<bool> made_;  // which of the planned reductions
+  std::map<const Reduction*, std::vector<bool>> widened_;
   int32_t task_ = 0;
   std::vector<Access> trace_;
   std::vector<Reduction> reductions_;

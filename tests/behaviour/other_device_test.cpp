@@ -1,6 +1,10 @@
 // Promise: nothing in the runtime is made for one kind of device. A model trains on a device that LibTorch
 // knows from outside only, by its allocator, guard and kernels, to the bits of the same training on the CPU.
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
+
+#include <array>
 
 #include "behaviour/toy_device.h"
 #include "support/gloo.h"
@@ -146,6 +150,107 @@ TEST_F(OtherDeviceRanks, MoveArgumentsThere) {
     require(found.device() == world.device(), "the loss is on " + found.device().str());
     require(found.cpu().equal(wanted.cpu()), "the same bits");
     found.backward();
+  });
+}
+
+// Two layers and a gate, one unit each but for the gate, which lies with the first.
+struct ToyGatedImpl : torch::nn::Module {
+  ToyGatedImpl() {
+    first = register_module("first", torch::nn::Linear(6, 6));
+    gate = first->register_parameter("gate", torch::ones({6}));
+    second = register_module("second", torch::nn::Linear(6, 6));
+  }
+  at::Tensor forward(const at::Tensor& x, bool gated) {
+    at::Tensor h = first(x);
+    if (stops) throw std::runtime_error("it stops after the first layer");
+    if (gated) h = h * gate;
+    return second(torch::tanh(h)).square().mean();
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  at::Tensor gate;
+  bool stops = false;
+};
+
+ShardOptions toy_layers() { return {.wrap = by_type<torch::nn::LinearImpl>(), .comm = kToyComm}; }
+
+// A parameter that all ranks begin to use at once gets its gradient; one that no rank uses any more has none,
+// and an optimizer leaves it alone; one that some ranks use has it on all.
+TEST_F(OtherDeviceRanks, MayChangeWhatTheyUse) {
+  on_toy_ranks(2, [](World& world) {
+    torch::manual_seed(1);
+    auto model = fully_shard(world, std::make_shared<ToyGatedImpl>(), toy_layers());
+    const at::Tensor x = torch::randn({3, 6}).to(world.device()).requires_grad_();
+    const std::vector<std::array<bool, 2>> uses{{false, false}, {false, false}, {true, true},   {true, true},
+                                                {true, false},  {false, false}, {false, false}, {true, true}};
+    for (size_t s = 0; s < uses.size(); ++s) {
+      model(x, uses[s][static_cast<size_t>(world.rank())]).backward();
+      const at::Tensor slice = model.named_parameters()["first.gate"];
+      require(slice.numel() == 0 || slice.grad().defined() == (uses[s][0] || uses[s][1]),
+              "step " + std::to_string(s) + ": the gate's gradient");
+      model.zero_grad();
+    }
+  });
+}
+
+TEST_F(OtherDeviceRanks, AreToldWhenOneAloneUsesMore) {
+  std::string told;
+  try {
+    on_toy_ranks(2, [](World& world) {
+      ShardOptions options = toy_layers();
+      options.comm.timeout = std::chrono::milliseconds(5000);
+      auto model = fully_shard(world, std::make_shared<ToyGatedImpl>(), options);
+      const at::Tensor x = torch::randn({3, 6}).to(world.device()).requires_grad_();
+      for (int s = 0; s < 4; ++s) {
+        model(x, s == 3 && world.rank() == 1).backward();
+        model.zero_grad();
+      }
+      model(x, false).backward();
+    });
+  } catch (const std::exception& error) {
+    told = error.what();
+  }
+  EXPECT_NE(told.find("may begin to use a parameter only when all ranks do"), std::string::npos) << told;
+}
+
+bool waited(const std::vector<std::pair<c10::StreamId, c10::StreamId>>& waits, bool side_first) {
+  return std::any_of(waits.begin(), waits.end(), [&](const auto& one) {
+    return side_first ? one.first != 0 && one.second == 0 : one.first == 0 && one.second != 0;
+  });
+}
+
+// Alone, weights are cast on a stream of their own. Where nobody has waited for that before the slot is free
+// again, the one who frees it does.
+TEST_F(OtherDeviceRanks, ASlotThatIsStillFilledIsNotGivenOn) {
+  on_toy_ranks(1, [](World& world) {
+    ShardOptions options{.wrap = by_type<torch::nn::LinearImpl>(), .precision = bf16(), .comm = kToyComm};
+    const auto net = std::make_shared<ToyGatedImpl>();
+    auto model = fully_shard(world, net, options);
+    const at::Tensor x = torch::randn({3, 6}).to(world.device()).requires_grad_();
+    for (int s = 0; s < 2; ++s) model(x, true).backward();
+    net->stops = true;
+    EXPECT_THROW(model(x, true), std::runtime_error);
+    net->stops = false;
+    toy_waits();
+    model(x, true);
+    const auto waits = toy_waits();
+    require(!waits.empty() && waits.front().first != 0 && waits.front().second == 0,
+            "the first thing the next call does is to wait for the second layer's cast");
+  });
+}
+
+TEST_F(OtherDeviceRanks, ASecondStreamWaitsForTheGatherOfAUnitInUse) {
+  on_toy_ranks(1, [](World& world) {
+    auto model =
+        fully_shard(world, std::make_shared<ToyGatedImpl>(), {.precision = bf16(), .comm = kToyComm});
+    const at::NoGradGuard no_grad;
+    model.run([&](ToyGatedImpl& net) {
+      const auto held = use(net.first->weight);
+      toy_waits();
+      const c10::StreamGuard other(
+          c10::impl::VirtualGuardImpl(world.device().type()).getStreamFromGlobalPool(world.device(), false));
+      net.first->weight.sum();
+    });
+    require(waited(toy_waits(), /*side_first=*/false), "the second stream waits for the first");
   });
 }
 

@@ -16,6 +16,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 
 namespace fsdp::testing {
 
@@ -27,6 +28,8 @@ constexpr uintptr_t kFar = uintptr_t{1} << 52;  // no address of a process has t
 std::atomic<int64_t> bytes_in_use = 0;
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kToyDevices> current_streams{};
+std::mutex waits_mutex;
+std::vector<std::pair<c10::StreamId, c10::StreamId>> waits;
 
 void* far_from(void* host) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(host) + kFar); }
 void* near_to(void* toy) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(toy) - kFar); }
@@ -88,8 +91,18 @@ class ToyGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream&) const override {}
   void synchronizeDevice(c10::DeviceIndex) const override {}
 
-  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    if (*event == nullptr) *event = new c10::StreamId;
+    *static_cast<c10::StreamId*>(*event) = stream.id();
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event == nullptr) return;
+    const std::lock_guard lock(waits_mutex);
+    waits.emplace_back(*static_cast<c10::StreamId*>(event), stream.id());
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<c10::StreamId*>(event);
+  }
   bool queryEvent(void*) const override { return true; }
   void synchronizeEvent(void*) const override {}
 
@@ -191,6 +204,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, registry) {
 }  // namespace
 
 c10::Device toy_device(int index) { return {kToy, static_cast<c10::DeviceIndex>(index)}; }
+
+std::vector<std::pair<c10::StreamId, c10::StreamId>> toy_waits() {
+  const std::lock_guard lock(waits_mutex);
+  return std::exchange(waits, {});
+}
 
 int64_t toy_bytes() { return bytes_in_use; }
 

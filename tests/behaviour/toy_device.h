@@ -8,11 +8,18 @@
 
 #include <fsdp/comm.h>
 
+#include <c10/core/Stream.h>
+
+#include <utility>
+#include <vector>
+
 namespace fsdp::testing {
 
 constexpr int kToyDevices = 2;
 
 c10::Device toy_device(int index = 0);
+// Which stream was made to wait for which (first, then), since it was last asked.
+std::vector<std::pair<c10::StreamId, c10::StreamId>> toy_waits();
 // Bytes in use on all toy devices of this process.
 int64_t toy_bytes();
 

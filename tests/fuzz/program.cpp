@@ -91,15 +91,19 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   p.wrap = dice.any<Wrap>();
   p.kind = choose_kind(dice, p.ranks);
   p.compute = dice.one_in(2) ? Compute::as_kept : dice.any<Compute>();
+  if (other_device && p.compute == Compute::bf16)
+    p.compute = Compute::fp32;  // bits depend on the memory there
   p.optimizer = dice.any<Optimizer>();
   p.share = dice.one_in(2);
   p.inner = dice.one_in(5) && p.net.blocks > 1;
   p.codec = dice.one_in(8);
   p.slots = dice.below(4);
   p.replicate = dice.one_in(4) ? 8 : 0;
+  if (other_device) p.net.complex = p.codec = false;  // the toy has no complex views and no messages
   for (int i = 0; i < actions; ++i) {
     // A plain step of training is what most programs do most of the time: it lets plans be made and followed.
-    const Do what = dice.one_in(3) ? Do::backward : dice.any<Do>();
+    Do what = dice.one_in(3) ? Do::backward : dice.any<Do>();
+    if (other_device && what == Do::look_on_host) what = Do::look;
     p.actions.push_back({what, dice.below(12), dice.below(12)});
     if (what == Do::backward && dice.one_in(2)) {
       p.actions.push_back({Do::step});

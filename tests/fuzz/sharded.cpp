@@ -357,7 +357,9 @@ void Run::same(const std::string& what, const Tensor& got, const Tensor& wanted)
   const Tensor a = got.detach().cpu().to(wanted.scalar_type()), b = wanted;
   const double size = b.numel() == 0 ? 0 : b.abs().max().to(at::kDouble).item<double>();
   const double error = b.numel() == 0 ? 0 : (a - b).abs().max().to(at::kDouble).item<double>();
-  if (a.sizes() == b.sizes() && (error <= kTolerance * (1 + size) || !std::isfinite(size))) return;
+  // Off the CPU kernels get copies, which may lie otherwise: sums inside them may have another order.
+  const double tolerance = other_device_ && program_.compute != Compute::as_kept ? 1e-5 : kTolerance;
+  if (a.sizes() == b.sizes() && (error <= tolerance * (1 + size) || !std::isfinite(size))) return;
   std::ostringstream out;
   out << what << " differs by " << error << " of " << size << " on rank " << world_.rank();
   throw std::runtime_error(out.str());
