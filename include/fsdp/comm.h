@@ -53,8 +53,7 @@ struct OpStats {
   double seconds = 0;  // this thread spent in the call and in wait()
 };
 
-// A collective in flight. Dropping it waits; while an exception unwinds, a second at most (local, shm): where
-// it is not complete then, the group is finished, and its next call throws CommError.
+// A collective in flight. Dropping it waits; while an exception unwinds, as drop() does.
 class [[nodiscard]] Work {
  public:
   Work() = default;
@@ -68,8 +67,7 @@ class [[nodiscard]] Work {
   void wait();
   // The same with another timeout; on CUDA the calling thread waits for the data.
   void wait(std::chrono::milliseconds timeout);
-  // For a rank that fails by itself: waits for a second where others are CPU ranks of this host, as wait()
-  // does elsewhere. Where it is not complete then, the group is good for nothing but leaving it.
+  // For a rank that fails by itself: waits a second at most (local, shm). Then the group's next call throws.
   void drop();
 
  private:
@@ -138,8 +136,7 @@ class Comm {
 
   // Makes every wait on this group throw CommError with `reason`, here and on all peers. From any thread.
   void abort(std::string_view reason);
-  // Notes why this rank will leave, in case it does: peers that then miss it get CommError (peer_left) with
-  // these words. Local; never blocks. "" takes the note back. nccl and c10d keep none.
+  // Peers that miss this rank later get CommError (peer_left) with these words; "": none. nccl, c10d: no-op.
   void leaving(std::string_view why);
 
   // One row per operation used so far.

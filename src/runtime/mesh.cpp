@@ -57,6 +57,8 @@ void warn_of_crossing(const World& world, const Rows& rows) {
 
 }  // namespace
 
+void check_rows(const World& world, const ShardOptions& options) { rows_of(world, options); }
+
 Mesh make_mesh(const World& world, const ShardOptions& options, Comm all) {
   const Rows rows = rows_of(world, options);
   warn_of_crossing(world, rows);

@@ -43,6 +43,9 @@ struct Mesh {
 // rows of `options.shard_size`.
 Mesh make_mesh(const World& world, const ShardOptions& options, Comm all);
 
+// Throws as make_mesh() does, before a group is made.
+void check_rows(const World& world, const ShardOptions& options);
+
 bool is_hybrid(Strategy strategy);
 
 }  // namespace fsdp::detail

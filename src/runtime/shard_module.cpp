@@ -87,6 +87,7 @@ std::shared_ptr<Engine> Sharding::run() {
   TORCH_CHECK(options_.check_copies_every >= 0, "fsdp: check_copies_every ", options_.check_copies_every,
               "; it is a number of backwards, or 0 for never");
   walked_ = walk_module(module_);
+  check_rows(world_, options_);
   Comm all = Comm::create(world_, options_.comm);
   require_agreement(all, world_.device(), model_facts(module_, walked_, options_),
                     "Build the same module on every rank, with its layers in the same order, and give "
