@@ -1,10 +1,14 @@
 // Gradient clipping over all shards.
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <map>
+#include <vector>
 
 #include "runtime/engine.h"
 #include "runtime/quiet.h"
@@ -14,21 +18,29 @@ namespace detail {
 
 namespace {
 
-// The norm of each gradient, raised so that ranks' values can be added; for infinity as it is.
+std::vector<at::Tensor> gradients_of(const Engine& engine) {
+  std::vector<at::Tensor> gradients;
+  for (const UnitParam* param : engine.params)
+    if (param->slice.grad().defined()) gradients.push_back(param->slice.grad());
+  return gradients;
+}
+
+// Of the gradients' norms the sum of powers, which ranks can add; for infinity the largest. A few kernels in
+// all: a device has thousands of parameters.
 at::Tensor local_norm(const Engine& engine, double p, bool sharded) {
-  const auto options = at::TensorOptions().dtype(at::kDouble).device(engine.world.device());
-  at::Tensor total = at::zeros({1}, options);
+  std::map<at::ScalarType, std::vector<at::Tensor>> gradients;  // by the type of their norms
   for (const UnitParam* param : engine.params) {
     const at::Tensor& grad = param->slice.grad();
     if (!grad.defined() || grad.numel() == 0 || (param->unit->layout.ranks > 1) != sharded) continue;
-    const at::Tensor norm =
-        at::linalg_vector_norm(grad, p, {}, false, grad.is_complex() ? at::kComplexDouble : at::kDouble);
-    if (std::isinf(p))
-      total = total.maximum(norm);
-    else
-      total.add_(norm.pow(p));
+    gradients[grad.is_complex() ? at::kComplexDouble : at::kDouble].push_back(grad);
   }
-  return total;
+  std::vector<at::Tensor> norms;
+  for (const auto& [type, list] : gradients)
+    for (at::Tensor& norm : at::_foreach_norm(list, p, type)) norms.push_back(std::move(norm));
+  if (norms.empty())
+    return at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(engine.world.device()));
+  const at::Tensor all = at::stack(norms);
+  return (std::isinf(p) ? all.max() : all.pow(p).sum()).view({1});
 }
 
 // Over the ranks that hold one copy of the model between them.
@@ -58,8 +70,8 @@ at::Tensor clip_norm(Engine& engine, double max_norm, double norm_type) {
   const Quiet quiet;
   const at::Tensor total = engine.reproduction ? ordered_norm(engine, norm_type) : norm_of(engine, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  for (const UnitParam* param : engine.params)
-    if (param->slice.grad().defined()) param->slice.grad().mul_(factor);
+  const std::vector<at::Tensor> gradients = gradients_of(engine);
+  if (!gradients.empty()) at::_foreach_mul_(gradients, factor.squeeze());
   return total;
 }
 

@@ -1,4 +1,5 @@
 // Promise: clipping sees the gradients of all ranks, as torch's own sees those of the plain model.
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -225,6 +226,40 @@ TEST(Clip, TrainingWithClipping) {
       require(off < kTolerance, "drift " + std::to_string(off));
     });
   }
+}
+
+// Operators that `fn` calls itself, on this thread.
+int64_t operators_of(const std::function<void()>& fn) {
+  thread_local int depth = 0;
+  thread_local int64_t count = 0;
+  depth = 0;
+  count = 0;
+  const auto handle =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(
+                                     [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+                                       if (depth++ == 0) ++count;
+                                       return nullptr;
+                                     },
+                                     [](const at::RecordFunction&, at::ObserverContext*) { --depth; })
+                                     .scopes({at::RecordScope::FUNCTION}));
+  fn();
+  at::removeCallback(handle);
+  return count;
+}
+
+TEST(Clip, TheNumberOfOperatorsDoesNotGrowWithTheModel) {
+  const auto operators = [](int64_t blocks) {
+    int64_t count = 0;
+    run_ranks(1, [&](World& world) {
+      auto model = fully_shard(world, make_gpt2(blocks, 16), {});
+      model(model.module().batch(0)).backward();
+      count = operators_of([&] { model.clip_grad_norm_(0.1); });
+    });
+    return count;
+  };
+  const int64_t small = operators(2), large = operators(12);
+  EXPECT_EQ(small, large);
+  EXPECT_LT(small, 20);
 }
 
 }  // namespace

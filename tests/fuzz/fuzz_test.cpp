@@ -65,5 +65,30 @@ TEST(Fuzz, ProgramsGiveWhatThePlainLoopGives) {
             << " kinds of actions, " << failed << " failed\n";
 }
 
+// Ranks share the GPU. As off the CPU they use the same parameters; gates come and go on all at once.
+TEST(GpuFuzz, ProgramsGiveWhatThePlainLoopGives) {
+  const uint64_t first = testing::seed();
+  const int count = testing::repeats(8, 40);
+  int failed = 0;
+  for (uint64_t s = first; s < first + static_cast<uint64_t>(count) && failed < 3; ++s) {
+    const Program program = generate(s, /*actions=*/30, /*other_device=*/true);
+    try {
+      testing::run_processes(
+          program.ranks,
+          [&](World& world) {
+            ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
+            CommOptions comm;
+            comm.timeout = std::chrono::milliseconds(30000);
+            run_sharded(program, world, run_plain(program, /*other_device=*/true), comm);
+          },
+          c10::Device(c10::kCUDA, 0));
+    } catch (const std::exception& error) {
+      ++failed;
+      ADD_FAILURE() << "seed " << s << ": " << error.what() << "\n" << to_code(program);
+    }
+  }
+  std::cout << count << " programs on a GPU, " << failed << " failed\n";
+}
+
 }  // namespace
 }  // namespace fsdp::fuzz
