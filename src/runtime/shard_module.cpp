@@ -189,7 +189,9 @@ std::vector<UnitDecl> Sharding::units() {
 std::vector<PlannedUnit> Sharding::plan_units() {
   std::vector<UnitDecl> decls = units();
   check_params(decls);
-  std::vector<ParamDecl> small = take_small(decls, options_.replicate_below);
+  // Without shards nothing is gained by taking small parameters out of their units.
+  const bool whole = options_.strategy == Strategy::no_shard;
+  std::vector<ParamDecl> small = take_small(decls, whole ? 0 : options_.replicate_below);
   std::vector<PlannedUnit> planned;
   for (UnitDecl& decl : decls) planned.push_back({.decl = std::move(decl)});
   if (!small.empty())
