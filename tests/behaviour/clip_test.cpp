@@ -251,7 +251,9 @@ TEST(Clip, TheNumberOfKernelsDoesNotGrowWithTheModel) {
     model(model.module().batch(0)).backward();
     const auto counts = operators_of([&] { model.clip_grad_norm_(0.1); });
     const auto times = [&](const char* name) { return counts.contains(name) ? counts.at(name) : 0; };
-    require(times("aten::_foreach_norm") == 1, "norms are taken together");
+    std::string names;
+    for (const auto& [name, count] : counts) names += name + " " + std::to_string(count) + ", ";
+    require(times("aten::_foreach_norm") == 1, "norms are taken together: " + names);
     require(times("aten::_foreach_mul_") == 1, "gradients are scaled together");
   });
 }
