@@ -39,7 +39,7 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
 
 Engine::~Engine() {
   try {
-    if (owes_end_) executor_.drop_gathers();
+    if (owes_end_ || std::uncaught_exceptions() > 0) executor_.drop_gathers();
     executor_.release_all();
   } catch (const std::exception&) {
     // The group has failed; nothing is read from its memory again.
@@ -127,8 +127,9 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
 }
 
 void Engine::leave() {
+  const bool failed = std::exchange(call_failed_, false);
   if (--depth_ > 0 || graph_task() != -1) return;
-  if (std::exchange(call_failed_, false)) return leave_failed();
+  if (failed) return leave_failed();
   if (mode_ == Mode::train && !aside_) return;
   aside_ = false;
   state_ = mode_ == Mode::eval ? TrainingState::idle : state_;
@@ -142,7 +143,8 @@ void Engine::leave() {
 // and the others are told why.
 void Engine::fail_call(const std::exception& error) {
   call_failed_ = true;
-  if (dynamic_cast<const CommError*>(&error) != nullptr) return;
+  const bool inner = depth_ > 1 || graph_task() != -1;  // the call around it may catch this
+  if (inner || dynamic_cast<const CommError*>(&error) != nullptr) return;
   const auto* known = dynamic_cast<const c10::Error*>(&error);
   mesh.leaving(std::string("its call of the model threw: ") +
                (known != nullptr ? known->what_without_backtrace() : error.what()));
@@ -306,7 +308,6 @@ void Engine::finish_task() {
   note_memory();
   check_copies();
   if (schedule_.following() && !schedule_.at_end()) return;
-  if (schedule_.following()) executor_.follow(schedule_.after(), units);
   executor_.release_all();
   drop_parts();
   end_readings();

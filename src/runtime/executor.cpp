@@ -71,12 +71,17 @@ bool Executor::is_free(int64_t offset, int64_t bytes) const {
 
 bool Executor::follow(const std::vector<Instruction>& instructions,
                       const std::vector<std::shared_ptr<Unit>>& units) {
+  for (Unit* unit : std::exchange(overdue_, {}))
+    if (unit->pins == 0) release(*unit);
   for (const Instruction& step : instructions) {
     Unit& unit = *units[static_cast<size_t>(step.unit)];
     if (unit.in_place()) continue;
     switch (step.action) {
       case Action::release:
-        if (unit.pins == 0) release(unit);  // an operator that reads several units holds it: later, then
+        if (unit.pins == 0)
+          release(unit);
+        else
+          overdue_.push_back(&unit);  // an operator that reads several units holds it
         break;
       case Action::gather:
         if (unit.state != UnitState::sharded) break;

@@ -82,6 +82,7 @@ class Executor {
   int max_slots_;
   std::shared_ptr<const Codec> codec_;
   at::Tensor arena_;             // [bytes]
+  std::vector<Unit*> overdue_;   // the plan has released them, and an operator held them then
   std::vector<Unit*> resident_;  // gathering or gathered, least recently demanded first
   // Local gathers on a GPU run beside the user's kernels.
   struct Side {

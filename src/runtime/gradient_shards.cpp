@@ -107,7 +107,7 @@ void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used, int
 
 void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary) {
   if (reproduction_ != nullptr) return reduce_in_order(region, used);
-  finish_region(region);
+  if (in_flight(region)) finish_all();
   const Unit& unit = *region.unit;
   const ReduceOp op = unit.average ? ReduceOp::average : ReduceOp::sum;
   make(region);
@@ -164,10 +164,9 @@ void GradientShards::reduce_in_order(UnitRegion& region, const std::vector<bool>
     if (&unit.params[i]->region() == &region) unit.params[i]->touched = unit.params[i]->touched || used[i];
 }
 
-void GradientShards::finish_region(const UnitRegion& region) {
-  if (std::any_of(pending_.begin(), pending_.end(),
-                  [&](const Pending& pending) { return pending.region == &region; }))
-    finish_all();
+bool GradientShards::in_flight(const UnitRegion& region) const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [&](const Pending& pending) { return pending.region == &region; });
 }
 
 // The sum over the rows runs beside the work of another unit, as the one over the row did.
@@ -222,10 +221,7 @@ void GradientShards::show(UnitParam& param) {
   grad = param.gradient_slice;
 }
 
-bool GradientShards::busy(const UnitRegion& region) const {
-  return region.summed || std::any_of(pending_.begin(), pending_.end(),
-                                      [&](const Pending& pending) { return pending.region == &region; });
-}
+bool GradientShards::busy(const UnitRegion& region) const { return region.summed || in_flight(region); }
 
 void GradientShards::drop_pending() {
   for (Pending& one : std::exchange(pending_, {})) one.work.wait();

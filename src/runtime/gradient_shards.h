@@ -64,7 +64,7 @@ class GradientShards {
   // Slices of the gradient shard, per parameter.
   void cut(UnitRegion& region) const;
   void reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary);
-  void finish_region(const UnitRegion& region);
+  bool in_flight(const UnitRegion& region) const;
   void reduce_across(Pending& pending);
   void reduce_coded(const Pending& pending, const Unit& unit);
   void reduce_in_order(UnitRegion& region, const std::vector<bool>& used);

@@ -53,7 +53,7 @@ void Gradients::arrived(UnitParam& param) {
   if (alone()) return take_local(param, gradient);
 
   if (!unit.open) open(unit);
-  open_regions(unit);
+  if (!param.region().buffer.defined()) open_regions(unit);
   param.fresh = param.used = true;
   const at::Tensor place = param.view_of(param.region().buffer);
   if (std::exchange(param.fired, true))
@@ -144,8 +144,7 @@ void Gradients::move_to_plan(Unit& unit, const Reduction& planned) {
     if (here[i].defined()) unit.regions[i]->buffer.copy_(here[i]);
 }
 
-// Without a plan every rank's buffers are its own memory, also those it opened by the plan it has left.
-void Gradients::move_out_of_plan() {
+void Gradients::leave_plan() {
   for (const auto& unit : units_)
     for (const auto& region : unit->regions)
       if (unit->open && in_arena(*region)) region->buffer = region->buffer.clone();
@@ -186,7 +185,7 @@ void Gradients::at_boundary() {
   if (alone() || !sync) return;
   shards_.finish_before(schedule_.boundary());
   if (schedule_.following()) return reduce_planned(false);
-  move_out_of_plan();
+  leave_plan();
   reduce_complete();
 }
 
@@ -209,11 +208,11 @@ void Gradients::reduce_at_end() {
     reduce_planned(true);
     if (anyone_surprised(used)) {
       schedule_.leave_plan();
-      move_out_of_plan();
+      leave_plan();
       reduce_rest();
     }
   } else {
-    move_out_of_plan();
+    leave_plan();
     if (device_.is_cpu()) used = sum_over_ranks(used_here(false), "used parameters");
     reduce_rest();
   }

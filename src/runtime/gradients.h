@@ -33,8 +33,8 @@ class Gradients {
   void at_forward() const { shards_.let_go(units_); }
   // A parameter's gradient is complete in tensor.grad().
   void arrived(UnitParam& param);
-  // The plan that buffers were opened by is left.
-  void leave_plan() { move_out_of_plan(); }
+  // Without a plan every rank's buffers are its own memory, also those it opened by the plan it has left.
+  void leave_plan();
   // The model goes on to another unit.
   void at_boundary();
   // A backward ends: everything that arrived is reduced and in the gradient shards.
@@ -54,7 +54,6 @@ class Gradients {
   void open_regions(Unit& unit);
   void take_planned_place(Unit& unit, const Reduction& planned);
   void move_to_plan(Unit& unit, const Reduction& planned);
-  void move_out_of_plan();
   bool in_arena(const UnitRegion& region) const;
   void clear_padding(Unit& unit);
   void reduce(Unit& unit, std::vector<bool> used, bool task_end);

@@ -72,7 +72,6 @@ class Schedule {
   bool at_end() const { return plan_ != nullptr && trace_.size() == plan_->slots.runs.size(); }
   int32_t boundary() const { return static_cast<int32_t>(trace_.size()); }
   const Access* current() const { return trace_.empty() ? nullptr : &trace_.back(); }
-  const std::vector<Instruction>& after() const { return plan_->slots.after; }
 
   // Following: the planned reductions of this moment, and the one whose buffer a unit opens now or null.
   std::vector<const Reduction*> due(bool task_end);

@@ -338,6 +338,27 @@ TEST(Exact, AnErrorInForwardReachesItsOwnerAtOnce) {
   EXPECT_NE(told.find("sample 17 is corrupt"), std::string::npos) << told;
 }
 
+// A call inside a call, whose error the outer one catches: nothing has failed.
+TEST(Exact, AnErrorThatForwardItselfCatchesIsNoFailure) {
+  run_ranks(2, [](World& world) {
+    auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
+    const Tensor x = Moment{}.randn({4, 6});
+    for (int s = 0; s < 3; ++s) {
+      const Tensor loss = model.run([&](NetImpl& net) {
+        try {
+          model.run([](NetImpl&) { throw std::runtime_error("caught inside"); });
+        } catch (const std::runtime_error&) {
+        }
+        return loss_of(net.forward(x));
+      });
+      require(model.training_state() == TrainingState::forward_backward,
+              "the outer call goes on to backward");
+      loss.backward();
+      model.zero_grad();
+    }
+  });
+}
+
 TEST(Exact, ManyRanksHearTheFirstCause) {
   for (int round = 0; round < repeats(5, 20); ++round) {
     std::string told;

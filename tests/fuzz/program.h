@@ -91,7 +91,8 @@ struct Program {
   std::vector<Action> actions;
 };
 
-// The program of a seed. `same_on_all_ranks`: ranks use the same parameters, as they must off the CPU.
+// The program of a seed. `other_device`: ranks use the same parameters, and nothing that the toy device
+// lacks.
 Program generate(uint64_t seed, int actions, bool other_device);
 
 // C++ that makes the same program: paste it into a test.
