@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
 #include "runtime/quiet.h"
 #include "runtime/tag.h"
 
@@ -111,9 +112,7 @@ std::string text_of(const Facts& facts) {
 }
 
 int64_t text_hash(const std::string& text) {
-  uint64_t hash = 1469598103934665603U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return static_cast<int64_t>(hash);
+  return static_cast<int64_t>(hash_bytes(kHashStart, text.data(), text.size()));
 }
 
 // `text` of rank `root`, on every rank.

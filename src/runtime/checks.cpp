@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/hash.h"
+
 namespace fsdp::detail {
 
 void check_type(const at::Tensor& tensor, const std::string& name) {
@@ -66,15 +68,14 @@ void check_parameter(const UnitParam& param) {
 
 bool batches_are_equal(Comm& comm, c10::Device device, const std::vector<at::Tensor>& arguments) {
   constexpr int64_t kLooked = 4096;  // elements per tensor
-  uint64_t hash = 1469598103934665603U;
+  uint64_t hash = kHashStart;
   for (const at::Tensor& argument : arguments) {
     if (!argument.defined() || argument.layout() != at::kStrided || argument.is_meta() ||
         argument.is_quantized() || argument.is_nested() || argument.numel() == 0)
       continue;
     const at::Tensor part =
         argument.detach().flatten().narrow(0, 0, std::min(kLooked, argument.numel())).cpu().contiguous();
-    const auto* bytes = static_cast<const unsigned char*>(part.const_data_ptr());
-    for (size_t i = 0; i < part.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211U;
+    hash = hash_bytes(hash, part.const_data_ptr(), part.nbytes());
   }
   const auto options = at::TensorOptions().dtype(at::kLong).device(device);
   at::Tensor all = at::empty({comm.size()}, options);

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "base/hash.h"
 #include "runtime/quiet.h"
 
 namespace fsdp::detail {
@@ -16,11 +17,11 @@ namespace fsdp::detail {
 uint64_t hash_of(const at::Tensor& tensor) {
   const at::Tensor here = tensor.cpu().contiguous();
   const auto* bytes = static_cast<const unsigned char*>(here.const_data_ptr());
-  uint64_t hash = 1469598103934665603U;
+  uint64_t hash = kHashStart;
   for (size_t i = 0; i < here.nbytes(); i += sizeof(uint64_t)) {
     uint64_t word = 0;
     std::memcpy(&word, bytes + i, std::min(sizeof word, here.nbytes() - i));
-    hash = (hash ^ word) * 1099511628211U;
+    hash = hash_on(hash, word);
     hash ^= hash >> 29;
   }
   return hash;
