@@ -247,9 +247,11 @@ void Engine::use(Unit& unit) {
 
 void Engine::fail(std::exception_ptr error) { last_error_ = std::move(error); }
 
-// Autograd drops the callback of a backward that threw without calling it.
+// Autograd drops the callback of a backward that threw without calling it. It may do so a moment after the
+// error has reached its owner, on a thread of its own: outside of a backward no task runs, whoever holds it.
 void Engine::drop_failed_task() {
-  if (task_ == -1 || !task_alive_.expired()) return;
+  const bool inside = graph_task() != -1;
+  if (task_ == -1 || (inside && !task_alive_.expired())) return;
   task_ = -1;
   captured_ = 0;
   gradients_.abandon();

@@ -163,12 +163,14 @@ struct ToyGatedImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, bool gated) {
     at::Tensor h = first(x);
     if (stops) throw std::runtime_error("it stops after the first layer");
+    if (fails_back)
+      h.register_hook([](const at::Tensor&) { throw std::runtime_error("a hook of the user's"); });
     if (gated) h = h * gate;
     return second(torch::tanh(h)).square().mean();
   }
   torch::nn::Linear first{nullptr}, second{nullptr};
   at::Tensor gate;
-  bool stops = false;
+  bool stops = false, fails_back = false;
 };
 
 ShardOptions toy_layers() { return {.wrap = by_type<torch::nn::LinearImpl>(), .comm = kToyComm}; }
@@ -210,6 +212,25 @@ TEST_F(OtherDeviceRanks, AreToldWhenOneAloneUsesMore) {
     told = error.what();
   }
   EXPECT_NE(told.find("may begin to use a parameter only when all ranks do"), std::string::npos) << told;
+}
+
+// A backward that threw is over, although autograd's thread may hold its task for a moment longer: the ranks
+// go on alike, by the plan they had.
+TEST_F(OtherDeviceRanks, GoOnAfterABackwardThatFailed) {
+  on_toy_ranks(2, [](World& world) {
+    ShardOptions options = toy_layers();
+    options.comm.timeout = std::chrono::milliseconds(5000);
+    const auto net = std::make_shared<ToyGatedImpl>();
+    auto model = fully_shard(world, net, options);
+    const at::Tensor x = torch::randn({3, 6}).to(world.device());
+    for (int round = 0; round < 40; ++round) {
+      for (int s = 0; s < 2; ++s) model(x, true).backward();
+      net->fails_back = true;
+      EXPECT_THROW(model(x, true).backward(), std::runtime_error);
+      net->fails_back = false;
+      model.zero_grad();
+    }
+  });
 }
 
 bool waited(const std::vector<std::pair<c10::StreamId, c10::StreamId>>& waits, bool side_first) {
