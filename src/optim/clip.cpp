@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/engine.h"
-#include "runtime/quiet.h"
+#include "watch/quiet.h"
 
 namespace fsdp {
 namespace detail {

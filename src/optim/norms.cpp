@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "runtime/engine.h"
-#include "runtime/quiet.h"
+#include "watch/quiet.h"
 
 namespace fsdp {
 namespace detail {

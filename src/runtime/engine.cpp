@@ -13,8 +13,8 @@
 #include "base/host_pool.h"
 #include "base/log.h"
 #include "runtime/checks.h"
-#include "runtime/copies.h"
-#include "runtime/quiet.h"
+#include "modes/replica_check.h"
+#include "watch/quiet.h"
 
 namespace fsdp::detail {
 

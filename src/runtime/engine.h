@@ -14,10 +14,10 @@
 
 #include "runtime/executor.h"
 #include "runtime/gradients.h"
-#include "runtime/known_plans.h"
+#include "plan/known_plans.h"
 #include "runtime/mesh.h"
-#include "runtime/reproducible.h"
-#include "runtime/schedule.h"
+#include "modes/reproducible.h"
+#include "plan/schedule.h"
 #include "runtime/unit.h"
 
 namespace fsdp::detail {

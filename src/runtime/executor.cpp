@@ -10,7 +10,7 @@
 
 #include "base/assert.h"
 #include "plan/arena.h"
-#include "runtime/quiet.h"
+#include "watch/quiet.h"
 
 namespace fsdp::detail {
 

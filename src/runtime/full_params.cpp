@@ -5,7 +5,7 @@
 
 #include "base/host_pool.h"
 #include "runtime/engine.h"
-#include "runtime/quiet.h"
+#include "watch/quiet.h"
 
 namespace fsdp::detail {
 

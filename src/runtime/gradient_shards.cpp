@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "runtime/observer.h"
+#include "watch/observer.h"
 
 namespace fsdp::detail {
 

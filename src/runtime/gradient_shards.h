@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/mesh.h"
-#include "runtime/reproducible.h"
+#include "modes/reproducible.h"
 #include "runtime/unit.h"
 
 namespace fsdp::detail {

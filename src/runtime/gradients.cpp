@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "runtime/quiet.h"
+#include "watch/quiet.h"
 
 namespace fsdp::detail {
 

@@ -6,8 +6,8 @@
 
 #include "runtime/gradient_shards.h"
 #include "runtime/mesh.h"
-#include "runtime/reproducible.h"
-#include "runtime/schedule.h"
+#include "modes/reproducible.h"
+#include "plan/schedule.h"
 #include "runtime/unit.h"
 
 namespace fsdp::detail {

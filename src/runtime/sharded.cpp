@@ -2,7 +2,7 @@
 #include <fsdp/error.h>
 #include <fsdp/sharded.h>
 
-#include "runtime/copies.h"
+#include "modes/replica_check.h"
 #include "runtime/engine.h"
 
 namespace fsdp {

@@ -12,11 +12,11 @@
 
 #include "layout/flat_layout.h"
 #include "plan/plan.h"
-#include "runtime/address_range.h"
-#include "runtime/coded.h"
-#include "runtime/poison.h"
+#include "watch/address_range.h"
+#include "transfer/coded.h"
+#include "watch/poison.h"
 #include "runtime/streams.h"
-#include "runtime/tag.h"
+#include "watch/tag.h"
 
 namespace fsdp::detail {
 

@@ -5,7 +5,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "runtime/observer.h"
+#include "watch/observer.h"
 
 namespace fsdp::detail {
 

@@ -1,4 +1,4 @@
-#include "runtime/poison.h"
+#include "watch/poison.h"
 
 namespace fsdp::detail {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "runtime/sync_batch_norm.h"
+#include "watch/sync_batch_norm.h"
 
 namespace fsdp::detail {
 

@@ -1,4 +1,4 @@
-#include "runtime/agreement.h"
+#include "shard/agreement.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -9,8 +9,8 @@
 #include <algorithm>
 
 #include "base/hash.h"
-#include "runtime/quiet.h"
-#include "runtime/tag.h"
+#include "watch/quiet.h"
+#include "watch/tag.h"
 
 namespace fsdp::detail {
 

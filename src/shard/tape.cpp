@@ -1,4 +1,4 @@
-#include "runtime/tape.h"
+#include "shard/tape.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>

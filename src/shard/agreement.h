@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "layout/units.h"
-#include "runtime/module_walk.h"
+#include "shard/module_walk.h"
 
 namespace fsdp::detail {
 

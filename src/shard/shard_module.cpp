@@ -11,14 +11,14 @@
 
 #include "base/host_pool.h"
 #include "layout/units.h"
-#include "runtime/agreement.h"
+#include "shard/agreement.h"
 #include "runtime/checks.h"
-#include "runtime/copies.h"
+#include "modes/replica_check.h"
 #include "runtime/engine.h"
-#include "runtime/module_walk.h"
-#include "runtime/quiet.h"
-#include "runtime/tape.h"
-#include "runtime/wrap.h"
+#include "shard/module_walk.h"
+#include "watch/quiet.h"
+#include "shard/tape.h"
+#include "shard/wrap.h"
 
 namespace fsdp::detail {
 

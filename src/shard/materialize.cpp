@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "runtime/tape.h"
+#include "shard/tape.h"
 
 namespace fsdp {
 

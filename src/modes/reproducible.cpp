@@ -1,4 +1,4 @@
-#include "runtime/reproducible.h"
+#include "modes/reproducible.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -9,9 +9,9 @@
 #include <bit>
 #include <cmath>
 
-#include "runtime/copies.h"
+#include "modes/replica_check.h"
 #include "runtime/gradient_shards.h"
-#include "runtime/quiet.h"
+#include "watch/quiet.h"
 
 namespace fsdp {
 

@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "runtime/tag.h"
+#include "watch/tag.h"
 
 namespace fsdp::detail {
 

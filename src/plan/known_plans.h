@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/schedule.h"
+#include "plan/schedule.h"
 
 namespace fsdp::detail {
 

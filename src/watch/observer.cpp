@@ -1,4 +1,4 @@
-#include "runtime/observer.h"
+#include "watch/observer.h"
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <c10/util/SmallVector.h>
@@ -11,7 +11,7 @@
 #include "runtime/checks.h"
 #include "runtime/divergence.h"
 #include "runtime/engine.h"
-#include "runtime/op_traits.h"
+#include "watch/op_traits.h"
 
 namespace fsdp::detail {
 

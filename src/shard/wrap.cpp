@@ -1,10 +1,10 @@
-#include "runtime/wrap.h"
+#include "shard/wrap.h"
 
 #include <algorithm>
 #include <cctype>
 #include <utility>
 
-#include "runtime/module_walk.h"
+#include "shard/module_walk.h"
 
 namespace fsdp {
 

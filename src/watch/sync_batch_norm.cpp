@@ -1,4 +1,4 @@
-#include "runtime/sync_batch_norm.h"
+#include "watch/sync_batch_norm.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -7,7 +7,7 @@
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/var_mean.h>
 
-#include "runtime/quiet.h"
+#include "watch/quiet.h"
 
 namespace fsdp::detail {
 

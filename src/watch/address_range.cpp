@@ -1,4 +1,4 @@
-#include "runtime/address_range.h"
+#include "watch/address_range.h"
 
 #include <c10/util/Exception.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "runtime/op_traits.h"
+#include "watch/op_traits.h"
 
 #include <string_view>
 #include <unordered_map>

@@ -1,4 +1,4 @@
-#include "runtime/copies.h"
+#include "modes/replica_check.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/hash.h"
-#include "runtime/quiet.h"
+#include "watch/quiet.h"
 
 namespace fsdp::detail {
 

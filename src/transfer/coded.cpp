@@ -1,4 +1,4 @@
-#include "runtime/coded.h"
+#include "transfer/coded.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>

@@ -1,4 +1,4 @@
-#include "runtime/known_plans.h"
+#include "plan/known_plans.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/tag.h"
+#include "watch/tag.h"
 
 #include <atomic>
 #include <utility>

@@ -1,10 +1,10 @@
-#include "runtime/module_walk.h"
+#include "shard/module_walk.h"
 
 #include <c10/util/Exception.h>
 
 #include <map>
 
-#include "runtime/tag.h"
+#include "watch/tag.h"
 
 namespace fsdp::detail {
 

@@ -1,4 +1,4 @@
-#include "runtime/schedule.h"
+#include "plan/schedule.h"
 
 #include <algorithm>
 
