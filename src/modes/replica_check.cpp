@@ -10,6 +10,8 @@
 #include <string>
 
 #include "base/hash.h"
+#include "base/log.h"
+#include "runtime/engine.h"
 #include "watch/quiet.h"
 
 namespace fsdp::detail {
@@ -29,10 +31,10 @@ uint64_t hash_of(const at::Tensor& tensor) {
 
 namespace {
 
-// A region of which there are copies on the ranks that are equal modulo `apart`.
+// A region of which there are copies: on all ranks, or on those with the same place in their row.
 struct Copied {
   const Unit* unit;
-  int apart;
+  bool on_all;
   int64_t hash;
 };
 
@@ -41,8 +43,7 @@ std::vector<Copied> copied(const std::vector<std::shared_ptr<Unit>>& units, cons
   for (const auto& unit : units) {
     if (unit->layout.ranks > 1 && !mesh.column) continue;
     for (const auto& region : unit->regions)
-      found.push_back({unit.get(), unit->layout.ranks > 1 ? mesh.row.size() : 1,
-                       static_cast<int64_t>(hash_of(region->shard))});
+      found.push_back({unit.get(), unit->layout.ranks == 1, static_cast<int64_t>(hash_of(region->shard))});
   }
   return found;
 }
@@ -79,10 +80,10 @@ void compare_copies(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh)
   const auto hash = [&](int rank, int64_t i) { return all.const_data_ptr<int64_t>()[rank * n + i]; };
   for (int64_t i = 0; i < n; ++i) {
     const Copied& one = mine[static_cast<size_t>(i)];
-    for (int first = 0; first < one.apart; ++first) {
-      std::map<int64_t, std::vector<int>> holders;
-      for (int rank = first; rank < mesh.all.size(); rank += one.apart)
-        holders[hash(rank, i)].push_back(rank);
+    std::map<int, std::map<int64_t, std::vector<int>>> by_place;
+    for (int rank = 0; rank < mesh.all.size(); ++rank)
+      by_place[one.on_all ? 0 : mesh.places[static_cast<size_t>(rank)]][hash(rank, i)].push_back(rank);
+    for (const auto& [place, holders] : by_place) {
       TORCH_CHECK(holders.size() == 1, "fsdp: unit '", one.unit->name, "': ", told(holders),
                   ", though all should hold the same values. A rank wrote its own into it, or its memory or "
                   "device is at fault; go on from a checkpoint, without that rank if it happens again.");
@@ -90,26 +91,16 @@ void compare_copies(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh)
   }
 }
 
-void broadcast_from_0(const at::Tensor& tensor, Comm& comm) {
-  const bool plain = tensor.layout() == at::kStrided && !tensor.is_quantized();
-  if (comm.size() == 1 || tensor.numel() == 0 || !plain) return;
-  const at::Tensor copy = tensor.detach().contiguous().clone();
-  comm.broadcast(copy.view({-1}).view(at::kByte), 0, "buffers").wait();
-  tensor.detach().copy_(copy);
-}
-
-void sync_buffers(const torch::nn::Module& module, Comm& comm, BufferSync how) {
-  const Quiet quiet;
-  for (const at::Tensor& buffer : module.buffers()) {
-    if (how == BufferSync::broadcast || !buffer.is_floating_point() || buffer.layout() != at::kStrided) {
-      broadcast_from_0(buffer, comm);
-      continue;
-    }
-    if (comm.size() == 1 || buffer.numel() == 0) continue;
-    const at::Tensor copy = buffer.detach().contiguous().clone().view({-1});
-    comm.all_reduce(copy, ReduceOp::average, "buffers").wait();
-    buffer.detach().copy_(copy.view(buffer.sizes()));
-  }
+std::function<void(Engine&)> check_replicas_every(int64_t backwards) {
+  return [backwards, done = int64_t{0}](Engine& engine) mutable {
+    if (++done % backwards != 0) return;
+    compare_copies(engine.units, engine.mesh);
+    if (!engine.mode) return;
+    const uint64_t hash = engine.mode->hash(engine.units, engine.mesh);
+    if (engine.world.rank() == 0)
+      log_info("step " + std::to_string(engine.mode->step) + ": parameters have hash " +
+               std::to_string(hash));
+  };
 }
 
 }  // namespace fsdp::detail

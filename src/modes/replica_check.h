@@ -1,10 +1,8 @@
-// What ranks hold copies of: parameters that are whole on every rank, rows of a mesh, buffers.
+// Compares replicas: parameters that are whole on every rank, and shards of which every row has a copy.
 #pragma once
 
-#include <fsdp/sharded_model.h>
-#include <torch/nn/module.h>
-
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,15 +11,15 @@
 
 namespace fsdp::detail {
 
+class Engine;
+
 // Of the bytes of a tensor, wherever it is.
 uint64_t hash_of(const at::Tensor& tensor);
 
-// Throws c10::Error on every rank, naming rank and unit, where copies of parameters differ. Collective.
+// Throws c10::Error on every rank, naming rank and unit, where replicas differ. Collective.
 void compare_copies(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh);
 
-// `tensor` becomes rank 0's. Sparse and quantized ones stay each rank's own.
-void broadcast_from_0(const at::Tensor& tensor, Comm& comm);
-
-void sync_buffers(const torch::nn::Module& module, Comm& comm, BufferSync how);
+// For Engine::after_backward: compares once in so many backwards.
+std::function<void(Engine&)> check_replicas_every(int64_t backwards);
 
 }  // namespace fsdp::detail

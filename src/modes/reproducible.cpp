@@ -83,7 +83,7 @@ UnitLayout Reproduction::make_layout(const UnitDecl& unit, int ranks, int64_t na
 }
 
 // Several forwards before one backward draw different numbers.
-void Reproduction::seed_forward() {
+void Reproduction::before_forward() {
   const uint64_t seed =
       microbatch_seed(options_.seed + static_cast<uint64_t>(forwards_++), step, done() + rank_);
   std::vector<at::Device> devices{at::kCPU};
@@ -95,22 +95,24 @@ void Reproduction::seed_forward() {
   }
 }
 
-void Reproduction::add(UnitRegion& region, const at::Tensor& sum) {
-  region.round = sum_of(region.round, sum);
+void Reproduction::add(const UnitRegion& region, const at::Tensor& sum) {
+  at::Tensor& round = sums_[&region].round;
+  round = sum_of(round, sum);
 }
 
-bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units, const Take& take) {
+bool Reproduction::end_round(const Units& units, const Take& take) {
   const bool last = done() + ranks_ == options_.microbatches;
   for (const auto& unit : units) {
     for (const auto& region : unit->regions) {
       if (!region->layout.trainable) continue;
-      at::Tensor sum = std::exchange(region->round, at::Tensor());
+      Sums& sums = sums_[region.get()];
+      at::Tensor sum = std::exchange(sums.round, at::Tensor());
       size_t level = 0;
       for (int k = round_; (k & 1) != 0; k >>= 1, ++level)
-        sum = sum_of(std::exchange(region->partials[level], at::Tensor()), sum);
+        sum = sum_of(std::exchange(sums.partials[level], at::Tensor()), sum);
       if (!last) {
-        if (region->partials.size() <= level) region->partials.resize(level + 1);
-        region->partials[level] = sum;
+        if (sums.partials.size() <= level) sums.partials.resize(level + 1);
+        sums.partials[level] = sum;
         continue;
       }
       take(*region, sum, average_ ? 1.0 / options_.microbatches : 1.0);
@@ -122,26 +124,30 @@ bool Reproduction::end_round(const std::vector<std::shared_ptr<Unit>>& units, co
   return last;
 }
 
-void Reproduction::drop_round(const std::vector<std::shared_ptr<Unit>>& units) {
+void Reproduction::drop_round() {
   forwards_ = 0;
-  for (const auto& unit : units)
-    for (const auto& region : unit->regions) region->round = at::Tensor();
+  for (auto& [region, sums] : sums_) sums.round = at::Tensor();
 }
 
-void Reproduction::restart(const std::vector<std::shared_ptr<Unit>>& units) {
-  drop_round(units);
+void Reproduction::restart(const Units& units) {
+  drop_round();
   round_ = 0;
-  for (const auto& unit : units) {
-    for (const auto& region : unit->regions) region->partials.clear();
+  sums_.clear();
+  for (const auto& unit : units)
     for (const auto& param : unit->params) param->touched = false;
-  }
+}
+
+void Reproduction::check_write() const {
+  TORCH_CHECK(done() == 0, "fsdp: reproducible: parameters were written after ", done(), " of ",
+              options_.microbatches,
+              " microbatches of a step; call backward() for all of them, then the optimizer, or "
+              "model.zero_grad() to start the step again");
 }
 
 // value(region, first element, elements) of every segment, by unit, region and segment. A unit that is whole
 // on every rank is looked at by all; of the others every rank looks at its own segments.
 template <class Value>
-std::vector<double> Reproduction::over_segments(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh,
-                                                Value value) const {
+std::vector<double> Reproduction::over_segments(const Units& units, Mesh& mesh, Value value) const {
   std::vector<double> ordered;
   for (const auto& unit : units) {
     const int here = options_.microbatches / unit->layout.ranks;
@@ -162,7 +168,7 @@ std::vector<double> Reproduction::over_segments(const std::vector<std::shared_pt
   return ordered;
 }
 
-double Reproduction::norm_sum(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh, double p) const {
+double Reproduction::norm_sum(const Units& units, Mesh& mesh, double p) const {
   const auto norms = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
     if (!GradientShards::has_gradient(region) || n == 0) return 0.0;
     const auto type = region.gradient.is_complex() ? at::kComplexDouble : at::kDouble;
@@ -175,7 +181,7 @@ double Reproduction::norm_sum(const std::vector<std::shared_ptr<Unit>>& units, M
   return total;
 }
 
-uint64_t Reproduction::hash(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh) const {
+uint64_t Reproduction::hash(const Units& units, Mesh& mesh) const {
   const auto hashes = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
     return static_cast<double>(hash_of(region.shard.narrow(0, first, n)) >> 12);  // exact in a double
   });

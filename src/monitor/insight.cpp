@@ -135,6 +135,7 @@ MemoryStats Engine::memory_stats() const {
   stats.arena_bytes = executor_.arena_bytes();
   stats.buffer_bytes = gradients_.buffer_bytes();
   stats.overflow_bytes = executor_.overflow_bytes();
+  for (const auto& unit : units) stats.overflow_bytes += unit->kept_bytes();
   stats.current_bytes = stats.parameter_bytes + stats.gradient_bytes + stats.arena_bytes +
                         stats.buffer_bytes + stats.overflow_bytes;
   stats.peak_bytes = std::max(peak_bytes_, stats.current_bytes);

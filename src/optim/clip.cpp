@@ -59,7 +59,7 @@ at::Tensor norm_of(Engine& engine, double p) {
 
 // See Note [Reproducible].
 at::Tensor ordered_norm(Engine& engine, double p) {
-  const double total = engine.reproduction->norm_sum(engine.units, engine.mesh, p);
+  const double total = engine.mode->norm_sum(engine.units, engine.mesh, p);
   return at::full({}, std::isinf(p) ? total : std::pow(total, 1.0 / p),
                   at::TensorOptions().dtype(at::kFloat).device(engine.world.device()));
 }
@@ -68,7 +68,7 @@ at::Tensor clip_norm(Engine& engine, double max_norm, double norm_type) {
   TORCH_CHECK(norm_type > 0, "fsdp: clip_grad_norm_ with norm_type ", norm_type,
               "; it must be positive or infinity");
   const Quiet quiet;
-  const at::Tensor total = engine.reproduction ? ordered_norm(engine, norm_type) : norm_of(engine, norm_type);
+  const at::Tensor total = engine.mode ? ordered_norm(engine, norm_type) : norm_of(engine, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
   const std::vector<at::Tensor> gradients = gradients_of(engine);
   if (!gradients.empty()) at::_foreach_mul_(gradients, factor.squeeze());

@@ -19,11 +19,4 @@ void check_parameter(const UnitParam& param);
 // Whether all ranks were given the same tensors. Collective.
 bool batches_are_equal(Comm& comm, c10::Device device, const std::vector<at::Tensor>& arguments);
 
-// What a parameter's poison says.
-std::string sharded_message(const std::string& name);
-// What is said of a module whose model is gone.
-std::string dropped_message();
-// What stands in the .grad() of a module's parameter.
-std::string trap_message(const std::string& name);
-
 }  // namespace fsdp::detail

@@ -13,7 +13,7 @@
 #include "base/host_pool.h"
 #include "base/log.h"
 #include "runtime/checks.h"
-#include "modes/replica_check.h"
+#include "watch/messages.h"
 #include "watch/quiet.h"
 
 namespace fsdp::detail {
@@ -24,18 +24,16 @@ int graph_task() { return torch::autograd::get_current_graph_task_id(); }
 
 }  // namespace
 
-Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptions& options_, const Comm& all)
+Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptions& options_, Mesh mesh_,
+               std::unique_ptr<StepMode> mode_)
     : world(world_),
       module_owner(module_.shared_from_this()),
       module(module_),
       options(options_),
-      mesh(make_mesh(world_, options_, all)),
-      reproduction(options_.reproducible ? std::optional<Reproduction>(std::in_place, *options_.reproducible,
-                                                                       world_, options_, module_)
-                                         : std::nullopt),
-      executor_(nullptr, world_.device(), options_.limit_all_gathers, options_.gather_codec),
-      gradients_(mesh, reproduction ? &*reproduction : nullptr, options_, world_.device(), schedule_, units) {
-}
+      mesh(std::move(mesh_)),
+      mode(std::move(mode_)),
+      executor_(world_.device(), options_.limit_all_gathers),
+      gradients_(mesh, mode.get(), options_.check_gradients, world_.device(), schedule_, units) {}
 
 Engine::~Engine() {
   try {
@@ -67,7 +65,7 @@ void Engine::start() {
   // Slots of sharded units are memory that ranks share; a unit that is whole on every rank has its own then.
   const bool sharded =
       std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->layout.ranks > 1; });
-  executor_.share(sharded ? &mesh.row : nullptr);
+  executor_.share(sharded && !options.gather_codec ? &mesh.row : nullptr);
   for (const auto& unit : units) unit->outside = sharded && unit->layout.ranks == 1;
   for (UnitParam* param : params) watch(*param);
   executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
@@ -114,9 +112,9 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     notice_writes();
     begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
     executor_.keep_parts(mode_ == Mode::train && !aside_);
-    if (reproduction && mode_ == Mode::train && !aside_) {
+    if (mode && mode_ == Mode::train && !aside_) {
       gradients_.at_forward();
-      reproduction->seed_forward();
+      mode->before_forward();
     }
     state_ = TrainingState::forward_backward;
   } catch (...) {
@@ -308,7 +306,8 @@ void Engine::finish_task() {
   mesh.check_order(/*now=*/!schedule_.following());
   gradients_.at_task_end();
   note_memory();
-  check_copies();
+  if (gradients_.sync)
+    for (const auto& check : after_backward) check(*this);
   if (schedule_.following() && !schedule_.at_end()) return;
   executor_.release_all();
   drop_parts();
@@ -350,16 +349,6 @@ void Engine::drop_parts() {
   for (const auto& unit : units) executor_.drop_part(*unit);
 }
 
-void Engine::check_copies() {
-  if (options.check_copies_every == 0 || !gradients_.sync || ++backwards_ % options.check_copies_every != 0)
-    return;
-  compare_copies(units, mesh);
-  if (!reproduction) return;
-  const uint64_t hash = reproduction->hash(units, mesh);
-  if (world.rank() == 0)
-    log_info("step " + std::to_string(reproduction->step) + ": parameters have hash " + std::to_string(hash));
-}
-
 void Engine::before_accumulate(UnitParam& param) {
   TORCH_CHECK(
       state_ != TrainingState::summon_full_params,
@@ -385,11 +374,7 @@ void Engine::after_accumulate(UnitParam& param) {
 void Engine::notice_writes() {
   for (const auto& unit : units) {
     if (!unit->stale()) continue;
-    TORCH_CHECK(!reproduction || reproduction->done() == 0,
-                "fsdp: reproducible: parameters were written after ", reproduction->done(), " of ",
-                reproduction->microbatches(),
-                " microbatches of a step; call backward() for all of them, then the optimizer, or "
-                "model.zero_grad() to start the step again");
+    if (mode) mode->check_write();
     if (unit->pins == 0) executor_.release(*unit);
     executor_.drop_part(*unit);
     unit->note_written();
@@ -415,7 +400,7 @@ void Engine::check_module() const {
 
 void Engine::forget_gradients() {
   gradients_.drop();
-  if (reproduction) reproduction->restart(units);
+  if (mode) mode->restart(units);
 }
 
 // Parameters may be frozen and thawed between steps. A region that was frozen gets gradient memory when one
@@ -483,7 +468,7 @@ std::vector<at::Tensor> Engine::step_memory() const {
 
 void Engine::keep_back(bool on) {
   TORCH_CHECK(
-      !on || !reproduction,
+      !on || !mode,
       "fsdp: reproducible: no_sync() would change the order of sums; call backward() for each microbatch");
   kept_back_ += on ? 1 : -1;
   gradients_.sync = kept_back_ == 0;
@@ -497,8 +482,6 @@ void Engine::absorb(Engine& inner) {
   kept_back_ += inner.kept_back_;
   gradients_.sync = kept_back_ == 0;
   for (auto& unit : inner.units) {
-    if (unit->part) unit->part = mesh.part(unit->part->size());
-    if (unit->sharer && options.gather_codec) unit->keep_to_itself();
     units.push_back(std::move(unit));
   }
   mesh.adopted.push_back(inner.mesh.row);

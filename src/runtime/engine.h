@@ -4,6 +4,7 @@
 #include <fsdp/sharded.h>
 
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,20 +13,21 @@
 #include <string>
 #include <vector>
 
+#include "plan/known_plans.h"
+#include "plan/schedule.h"
 #include "runtime/executor.h"
 #include "runtime/gradients.h"
-#include "plan/known_plans.h"
 #include "runtime/mesh.h"
-#include "modes/reproducible.h"
-#include "plan/schedule.h"
+#include "runtime/step_mode.h"
 #include "runtime/unit.h"
 
 namespace fsdp::detail {
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
-  // `all`: the group of all ranks.
-  Engine(const World& world, torch::nn::Module& module, const ShardOptions& options, const Comm& all);
+  // `mode`: null, or what makes a step of several backwards.
+  Engine(const World& world, torch::nn::Module& module, const ShardOptions& options, Mesh mesh,
+         std::unique_ptr<StepMode> mode);
   ~Engine();
 
   // --- from the public handle
@@ -69,8 +71,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   torch::nn::Module& module;
   const ShardOptions options;
   Mesh mesh;
-  std::optional<Reproduction> reproduction;  // in reproducible mode
-  std::recursive_mutex mutex;                // of pins and loans: a forward may have threads of its own
+  const std::unique_ptr<StepMode> mode;  // null: every backward is a step
+  // Called after every reduced backward, by all ranks.
+  std::vector<std::function<void(Engine&)>> after_backward;
+  std::recursive_mutex mutex;  // of pins and loans: a forward may have threads of its own
   std::vector<std::shared_ptr<Unit>> units;
   std::vector<UnitParam*> params;       // in order of definition
   std::shared_ptr<Engine> merged_into;  // another model has taken over the units
@@ -105,14 +109,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void end_task(int task);
   void finish_task();
   void drop_failed_task();
-  void check_copies();
   void drop_parts();
   void end_readings();
   void check_module() const;
   void follow_requires_grad();
   void make_whole(Unit& unit, FullScope& scope);
   void give_up(FullScope& scope);
-  void gather_whole(Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only);
   void take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how);
   void check_scopes() const;
   void notice_writes();
@@ -144,7 +146,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   int next_scope_ = 0;
   int64_t captured_ = 0;  // gradients seen by the hook before AccumulateGrad and not after it
   int64_t peak_bytes_ = 0;
-  int64_t backwards_ = 0;  // that were reduced
 };
 
 // The model that has the units now.

@@ -1,9 +1,6 @@
 #include "runtime/executor.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <exception>
@@ -14,17 +11,8 @@
 
 namespace fsdp::detail {
 
-Executor::Executor(Comm* comm, c10::Device device, int max_slots, std::shared_ptr<const Codec> codec)
-    : comm_(comm), device_(device), max_slots_(max_slots), codec_(std::move(codec)), readers_(device) {
-  if (!device.is_cpu())
-    side_.emplace(Side{
-        c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true),
-        c10::Event(device.type()), c10::Event(device.type())});
-}
-
-c10::Stream Executor::current_stream() const {
-  return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
-}
+Executor::Executor(c10::Device device, int max_slots)
+    : device_(device), max_slots_(max_slots), readers_(device) {}
 
 int64_t Executor::first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots) {
   std::vector<int64_t> passing;
@@ -52,12 +40,15 @@ void Executor::reserve(int64_t bytes) {
 }
 
 at::Tensor Executor::allocate(int64_t bytes) const {
-  if (comm_ != nullptr && !codec_) return comm_->allocate(MemoryUse::gather, bytes, at::kByte);
+  return sharer_ != nullptr ? sharer_->allocate(MemoryUse::gather, bytes, at::kByte) : own_memory(bytes);
+}
+
+at::Tensor Executor::own_memory(int64_t bytes) const {
   return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
 }
 
 int64_t Executor::overflow_bytes() const {
-  int64_t bytes = kept_bytes_;
+  int64_t bytes = 0;
   for (const Unit* unit : resident_)
     if (unit->offset < 0) bytes += unit->slot_bytes();
   return bytes;
@@ -162,117 +153,48 @@ std::optional<int64_t> Executor::make_room(int64_t bytes) {
   return std::nullopt;
 }
 
-// Note [Parts of a row]
-// A unit with a reshard group is not given up after forward: each rank keeps the part of it that its group,
-// some consecutive ranks of the row, needs to put it together again, in the type it is computed in. Backward
-// then gathers inside the group: more memory, and no traffic beyond, say, a host. Whether it does depends
-// only on what the model did, never on what a rank holds, so ranks agree without asking. Where slots are
-// memory that all ranks of the row share, a group cannot fill one alone: it uses memory outside the arena.
-bool Executor::can_gather_from_part(const Unit& unit) const {
-  return unit.part && phase_ == Phase::backward &&
-         std::any_of(unit.regions.begin(), unit.regions.end(),
-                     [](const auto& region) { return region->kept.defined(); });
-}
-
+// Keeps a part of what is in the slot, where a backward will follow.
 void Executor::keep_part(Unit& unit) {
-  if (!unit.part || !keeps_parts_ || !unit.read_backward || unit.state != UnitState::gathered) return;
+  if (!keeps_parts_ || !unit.read_backward || unit.state != UnitState::gathered || !unit.can_keep()) return;
   unit.readers.wait_for_others();
-  for (const auto& region : unit.regions) {
-    if (!region->slot.defined()) continue;
-    const int64_t n = region->slot.numel() / unit.part->size();
-    const at::Tensor part = region->slot.narrow(0, unit.part->rank() * n, n);
-    if (!region->kept.defined()) {
-      region->kept = at::empty_like(part);
-      kept_bytes_ += static_cast<int64_t>(part.nbytes());
-    }
-    region->kept.copy_(part);
-  }
+  for (const auto& region : unit.regions) region->gather_path->keep();
   readers_.join();
 }
 
 void Executor::drop_part(Unit& unit) {
-  for (const auto& region : unit.regions) {
-    if (!region->kept.defined()) continue;
-    kept_bytes_ -= static_cast<int64_t>(region->kept.nbytes());
-    region->kept = at::Tensor();
-  }
+  for (const auto& region : unit.regions) region->gather_path->drop_kept();
 }
 
 void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   const Quiet quiet;
-  unit.from_part = can_gather_from_part(unit);
-  if (unit.from_part && device_.is_cpu()) offset.reset();
+  unit.from = phase_ == Phase::backward && unit.kept_bytes() > 0 ? GatherFrom::part : GatherFrom::row;
+  const bool own = unit.outside || unit.needs_own_slot(unit.from);
+  if (own) offset.reset();
   at::Tensor memory = arena_;
   if (!offset && unit.slot_bytes() > 0)
-    memory = unit.layout.ranks > 1 && !unit.from_part
-                 ? allocate(unit.slot_bytes())
-                 : at::empty({unit.slot_bytes()}, at::TensorOptions().dtype(at::kByte).device(device_));
+    memory = own ? own_memory(unit.slot_bytes()) : allocate(unit.slot_bytes());
   readers_.wait_for_others();
   carve(unit, memory, offset.value_or(0), &UnitRegion::slot, &UnitRegion::compute);
   unit.offset = offset.value_or(-1);
   unit.state = UnitState::gathering;
-  unit.lent = unit.sharer.has_value();
+  unit.lent = unit.lent || unit.lends();
   resident_.push_back(&unit);
-  for (const auto& region : unit.regions) {
-    if (region->together.defined()) region->slot = region->together;
-    if (region->slot.defined()) gather_region(*region, unit);
-  }
+  const std::string label = remark_.empty() ? unit.name : unit.name + ": " + remark_;
+  for (const auto& region : unit.regions)
+    if (!region->in_place) region->slot = region->gather_path->start(region->slot, unit.from, label);
   remark_.clear();
   ++unit.gathers;
-}
-
-void Executor::gather_region(UnitRegion& region, Unit& unit) {
-  const std::string label = remark_.empty() ? unit.name : unit.name + ": " + remark_;
-  if (region.together.defined()) {
-    region.gathering = unit.sharer->all_gather(as_reals(region.slot), as_reals(region.shard), label);
-    return;
-  }
-  if (unit.from_part) {
-    region.gathering =
-        Comm(*unit.part)
-            .all_gather(as_reals(region.slot), as_reals(region.kept), unit.name + " in its group");
-    return;
-  }
-  if (unit.layout.ranks > 1 && codec_ && region.codable()) {
-    region.coded = start_gather(*comm_, *codec_, as_reals(region.shard), unit.name);
-    return;
-  }
-  if (unit.layout.ranks > 1) {
-    region.gathering = comm_->all_gather(as_reals(region.slot), as_reals(region.shard), label);
-    return;
-  }
-  if (!side_) {
-    region.slot.copy_(region.shard);
-    return;
-  }
-  side_->reached.record(current_stream());
-  side_->reached.block(side_->stream);
-  const c10::StreamGuard guard(side_->stream);
-  region.slot.copy_(region.shard);
-  side_->gathered.record(side_->stream);
 }
 
 void Executor::use(Unit& unit) {
   if (unit.state != UnitState::gathering) return;
   const Quiet quiet;
-  if (unit.layout.ranks > 1)
-    finish_gathers(unit);
-  else if (side_)
-    side_->gathered.block(current_stream());
+  for (const auto& region : unit.regions) region->gather_path->finish();
   if (unit.stale()) unit.note_written();
   unit.bind();
   unit.state = UnitState::gathered;
   unit.readers.join();
   readers_.join();
-}
-
-void Executor::finish_gathers(Unit& unit) {
-  for (const auto& region : unit.regions) {
-    std::exchange(region->gathering, Work()).wait();
-    if (!region->coded) continue;
-    finish_gather(*region->coded, *codec_, as_reals(region->slot));
-    region->coded.reset();
-  }
 }
 
 void Executor::read(Unit& unit) {
@@ -289,18 +211,11 @@ void Executor::release(Unit& unit) {
     keep_part(unit);
   else
     drop_part(unit);
-  if (unit.state == UnitState::gathering && side_ && unit.layout.ranks == 1)
-    side_->gathered.block(current_stream());            // nobody has waited for it: its slot is filled still
   if (unit.offset < 0) unit.readers.wait_for_others();  // its memory goes back to the allocator
   unit.readers.clear();
   for (const auto& region : unit.regions) {
     if (!region->slot.defined()) continue;
-    std::exchange(region->gathering, Work()).wait();
-    region->coded.reset();
-    if (region->together.defined())
-      unit.sharer->release(as_reals(region->slot));
-    else if (unit.layout.ranks > 1 && !codec_ && !unit.from_part)
-      comm_->release(as_reals(region->slot));
+    region->gather_path->release();
     region->slot = at::Tensor();
   }
   unit.unbind();
@@ -343,9 +258,7 @@ void Executor::drop_gathers() {
   for (Unit* unit : all) {
     if (unit->state != UnitState::gathering) continue;
     for (const auto& region : unit->regions) {
-      region->gathering.drop();
-      if (region->coded) region->coded->work.drop();
-      region->coded.reset();
+      region->gather_path->drop();
       region->slot = at::Tensor();
     }
     std::erase(resident_, unit);

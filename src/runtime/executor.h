@@ -3,9 +3,6 @@
 
 #include <fsdp/comm.h>
 
-#include <c10/core/Event.h>
-#include <c10/core/Stream.h>
-
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,17 +15,16 @@ namespace fsdp::detail {
 
 class Executor {
  public:
-  // `codec`: of what is gathered; may be null.
-  Executor(Comm* comm, c10::Device device, int max_slots, std::shared_ptr<const Codec> codec);
+  Executor(c10::Device device, int max_slots);
 
-  // Units are gathered through `comm`; null: every unit is whole on this rank. Before the first reserve().
-  void share(Comm* comm) { comm_ = comm; }
+  // The arena is memory that `comm` allocates for gathers; null: it is this rank's own. Before reserve().
+  void share(Comm* comm) { sharer_ = comm; }
 
   // The memory slots come from; what is in it must be released. Collective where several ranks share it.
   void reserve(int64_t bytes);
   const at::Tensor& arena() const { return arena_; }
   int64_t arena_bytes() const { return arena_.defined() ? arena_.numel() : 0; }
-  int64_t overflow_bytes() const;  // of slots outside the arena, and kept in parts
+  int64_t overflow_bytes() const;  // of slots outside the arena
   // The slots a model needs before its plan is known.
   static int64_t first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots);
 
@@ -62,14 +58,10 @@ class Executor {
 
  private:
   void gather(Unit& unit, std::optional<int64_t> offset);
-  void gather_region(UnitRegion& region, Unit& unit);
-  bool can_gather_from_part(const Unit& unit) const;
   void keep_part(Unit& unit);
   void use(Unit& unit);
-  void finish_gathers(Unit& unit);
-  // Decoded units are each rank's own; others lie in memory that ranks may share.
   at::Tensor allocate(int64_t bytes) const;
-  c10::Stream current_stream() const;
+  at::Tensor own_memory(int64_t bytes) const;
   bool is_free(int64_t offset, int64_t bytes) const;
   template <class Which>
   void release_if(Which which);
@@ -77,24 +69,15 @@ class Executor {
   std::optional<int64_t> make_room(int64_t bytes);
   int gathered_for_now() const;
 
-  Comm* comm_;
+  Comm* sharer_ = nullptr;
   c10::Device device_;
   int max_slots_;
-  std::shared_ptr<const Codec> codec_;
   at::Tensor arena_;             // [bytes]
   std::vector<Unit*> overdue_;   // the plan has released them, and an operator held them then
   std::vector<Unit*> resident_;  // gathering or gathered, least recently demanded first
-  // Local gathers on a GPU run beside the user's kernels.
-  struct Side {
-    c10::Stream stream;
-    c10::Event reached;   // by the user's stream, when a gather was issued
-    c10::Event gathered;  // what was issued last
-  };
-  std::optional<Side> side_;
-  StreamSet readers_;  // of any unit
+  StreamSet readers_;            // of any unit
   Phase phase_ = Phase::forward;
   bool keeps_parts_ = false;
-  int64_t kept_bytes_ = 0;
   bool warned_ = false;
   std::string remark_;
 };

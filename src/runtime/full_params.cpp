@@ -59,7 +59,11 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
   for (const auto& region : unit.regions) {
     at::Tensor whole =
         at::empty({here ? region->layout.total(unit.layout.ranks) : 0}, region->shard.options());
-    gather_whole(unit, *region, whole, scope.options.rank0_only);
+    unit.lent = unit.lent || region->gather_path->lends();
+    if (!scope.options.rank0_only)
+      region->gather_path->gather_master(whole, std::nullopt, unit.name);
+    else if (mesh.in_world(0) == 0)  // the row of rank 0
+      region->gather_path->gather_master(whole, 0, unit.name);
     if (scope.options.offload) whole = whole.cpu();
     scope.whole.push_back(whole);
     if (!here) continue;
@@ -78,26 +82,6 @@ void Engine::give_up(FullScope& scope) {
     for (const auto& param : unit->params) param->move_to(param->region().shard);
     unit->summoned = false;
     unit->unbind();
-  }
-}
-
-void Engine::gather_whole(Unit& unit, UnitRegion& region, at::Tensor& whole, bool rank0_only) {
-  const int64_t n = region.shard.numel();
-  if (unit.layout.ranks == 1 || n == 0) {
-    if (whole.numel() > 0) whole.copy_(region.shard);
-  } else if (region.together.defined()) {
-    unit.lent = true;
-    unit.sharer->all_gather(as_reals(region.together), as_reals(region.shard), unit.name + ": whole").wait();
-    if (whole.numel() > 0) whole.copy_(region.together);
-    unit.sharer->release(as_reals(region.together));
-  } else if (!rank0_only) {
-    mesh.row.all_gather(as_reals(whole), as_reals(region.shard), unit.name).wait();
-  } else if (world.rank() == 0) {
-    whole.narrow(0, 0, n).copy_(region.shard);
-    for (int r = 1; r < mesh.row.size(); ++r)
-      mesh.row.recv(as_reals(whole.narrow(0, r * n, n)), r, unit.name).wait();
-  } else if (mesh.in_world(0) == 0) {  // the row of rank 0
-    mesh.row.send(as_reals(region.shard), 0, unit.name).wait();
   }
 }
 

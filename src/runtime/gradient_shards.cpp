@@ -28,8 +28,8 @@ void GradientShards::make(UnitRegion& region) {
   } else {
     const auto options = region.shard.options().dtype(region.gradient_type);
     const bool whole = mesh_.all.size() > 1;  // written by a reduce, padding included
-    const at::Tensor fresh = device_.is_cpu() && !whole ? at::zeros_like(region.shard, options)
-                                                        : at::empty_like(region.shard, options);
+    const at::Tensor fresh = policy_.clears_padding && !whole ? at::zeros_like(region.shard, options)
+                                                              : at::empty_like(region.shard, options);
     region.gradient_tag = mark(fresh, TagKind::gradient, &region);
     region.gradient = watched(fresh);
     region.last_gradient = c10::weak_intrusive_ptr(
@@ -59,7 +59,7 @@ void GradientShards::cut(UnitRegion& region) const {
 
 // On a GPU the sum's own memory becomes the shard; see Note [Gradient shards].
 void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scale) {
-  const bool as_it_is = !device_.is_cpu() && sum.defined() && sum.scalar_type() == region.gradient_type &&
+  const bool as_it_is = policy_.adopts_sums && sum.defined() && sum.scalar_type() == region.gradient_type &&
                         tag_of(sum) == nullptr;
   if (!as_it_is) {
     make(region);
@@ -79,8 +79,8 @@ void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scal
 void GradientShards::let_go(const std::vector<std::shared_ptr<Unit>>& units) const {
   for (const auto& unit : units) {
     // Norms of reproducible mode read the shards between backward and optimizer.
-    if (reproduction_ != nullptr && std::any_of(unit->regions.begin(), unit->regions.end(),
-                                                [](const auto& region) { return has_gradient(*region); }))
+    if (mode_ != nullptr && std::any_of(unit->regions.begin(), unit->regions.end(),
+                                        [](const auto& region) { return has_gradient(*region); }))
       continue;
     for (const auto& region : unit->regions) forget(*region);
   }
@@ -106,60 +106,43 @@ void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used, int
 }
 
 void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary) {
-  if (reproduction_ != nullptr) return reduce_in_order(region, used);
+  if (mode_ != nullptr) return reduce_for_round(region, used);
   if (in_flight(region)) finish_all();
   const Unit& unit = *region.unit;
-  const ReduceOp op = unit.average ? ReduceOp::average : ReduceOp::sum;
+  ReducePath& path = *region.reduce_path;
   make(region);
   const bool adds = region.shown || region.summed;
   Pending pending{.region = &region,
                   .buffer = std::exchange(region.buffer, at::Tensor()),
                   .result = {},
                   .work = {},
-                  .across = unit.layout.ranks > 1 && mesh_.column,
+                  .across = path.crosses(),
                   .issued = boundary};
   for (size_t i = 0; i < unit.params.size(); ++i)
     if (&unit.params[i]->region() == &region) unit.params[i]->reduced = unit.params[i]->reduced || used[i];
-  if (unit.layout.ranks == 1) {
+  if (path.in_buffer()) {
     if (!pending.buffer.is_same(region.gradient)) pending.result = pending.buffer;
-    if (pending.buffer.numel() > 0)
-      pending.work = mesh_.all.all_reduce(as_reals(pending.buffer), op, unit.name);
-  } else {
-    if (adds || region.reduce != region.gradient_type)
-      pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
-    if (pending.buffer.numel() > 0 && codec_ && region.codable())
-      reduce_coded(pending, unit);
-    else if (pending.buffer.numel() > 0)
-      pending.work =
-          mesh_.row.reduce_scatter(as_reals(pending.result.defined() ? pending.result : region.gradient),
-                                   as_reals(pending.buffer), op, 1.0, unit.name);
+  } else if (adds || region.reduce != region.gradient_type) {
+    pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
   }
+  if (pending.buffer.numel() > 0)
+    pending.work =
+        path.start(pending.result.defined() ? pending.result : region.gradient, pending.buffer, unit.name);
   pending_.push_back(std::move(pending));
 }
 
-// Done at once: decoding needs the parts of all ranks.
-void GradientShards::reduce_coded(const Pending& pending, const Unit& unit) {
-  const at::Tensor& sum = pending.result.defined() ? pending.result : pending.region->gradient;
-  reduce_along_tree(mesh_.row, as_reals(sum), as_reals(pending.buffer), unit.name, codec_.get());
-  if (unit.average) at::Tensor(sum).div_(mesh_.row.size());
-}
-
-// See Note [Reproducible]: what is left for the rounds of a step to add up.
-void GradientShards::reduce_in_order(UnitRegion& region, const std::vector<bool>& used) {
+// The sum is for the mode to add up.
+void GradientShards::reduce_for_round(UnitRegion& region, const std::vector<bool>& used) {
   const Unit& unit = *region.unit;
   const at::Tensor buffer = std::exchange(region.buffer, at::Tensor());
   if (buffer.numel() > 0) {
-    at::Tensor sum = buffer;  // alone, it is the sum
-    if (mesh_.all.size() > 1) {
-      sum = at::empty({region.layout.shard_numel}, buffer.options());
-      reduce_along_tree(unit.layout.ranks > 1 ? mesh_.row : mesh_.all, as_reals(sum), as_reals(buffer),
-                        unit.name);
-    }
-    if (unit.layout.ranks > 1 && mesh_.column)
-      reduce_along_tree(*mesh_.column, as_reals(sum), as_reals(sum.clone()), unit.name);
-    Reproduction::add(region, sum);
+    ReducePath& path = *region.reduce_path;
+    const at::Tensor sum =
+        path.in_buffer() ? buffer : at::empty({region.layout.shard_numel}, buffer.options());
+    path.start(sum, buffer, unit.name).wait();
+    mode_->add(region, sum);
   }
-  if (device_.is_cpu()) return;  // there ranks tell each other at the end what they used
+  if (policy_.asks_ranks_every_step) return;  // they tell each other at the end what they used
   for (size_t i = 0; i < unit.params.size(); ++i)
     if (&unit.params[i]->region() == &region) unit.params[i]->touched = unit.params[i]->touched || used[i];
 }
@@ -173,11 +156,9 @@ bool GradientShards::in_flight(const UnitRegion& region) const {
 void GradientShards::reduce_across(Pending& pending) {
   pending.work.wait();
   pending.across = false;
-  const at::Tensor& sum = pending.result.defined() ? pending.result : pending.region->gradient;
-  if (sum.numel() > 0)
-    pending.work = mesh_.column->all_reduce(as_reals(sum),
-                                            pending.region->unit->average ? ReduceOp::average : ReduceOp::sum,
-                                            pending.region->unit->name);
+  const UnitRegion& region = *pending.region;
+  const at::Tensor& sum = pending.result.defined() ? pending.result : region.gradient;
+  if (sum.numel() > 0) pending.work = region.reduce_path->cross(sum, region.unit->name);
 }
 
 void GradientShards::finish_before(int32_t boundary) {

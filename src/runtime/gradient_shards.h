@@ -8,16 +8,17 @@
 #include <vector>
 
 #include "runtime/mesh.h"
-#include "modes/reproducible.h"
+#include "runtime/policy.h"
+#include "runtime/step_mode.h"
 #include "runtime/unit.h"
 
 namespace fsdp::detail {
 
 class GradientShards {
  public:
-  GradientShards(Mesh& mesh, const Reproduction* reproduction, std::shared_ptr<const Codec> codec,
-                 c10::Device device)
-      : mesh_(mesh), reproduction_(reproduction), codec_(std::move(codec)), device_(device) {}
+  // `mode`: null, or who puts sums of several backwards together.
+  GradientShards(const Mesh& mesh, StepMode* mode, Policy policy)
+      : mesh_(mesh), mode_(mode), policy_(policy) {}
   ~GradientShards() {
     for (Pending& one : pending_) one.work.drop();  // a backward has failed
   }
@@ -55,7 +56,7 @@ class GradientShards {
     at::Tensor buffer;  // read by others until it is claimed
     at::Tensor result;  // what is added or cast into the gradient shard; undefined: it is there already
     Work work;
-    bool across;     // it has still to be summed over the rows of the mesh
+    bool across;     // its path has still to cross the rows of the mesh
     int32_t issued;  // boundaries passed then
   };
 
@@ -65,15 +66,13 @@ class GradientShards {
   void cut(UnitRegion& region) const;
   void reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary);
   bool in_flight(const UnitRegion& region) const;
-  void reduce_across(Pending& pending);
-  void reduce_coded(const Pending& pending, const Unit& unit);
-  void reduce_in_order(UnitRegion& region, const std::vector<bool>& used);
+  static void reduce_across(Pending& pending);
+  void reduce_for_round(UnitRegion& region, const std::vector<bool>& used);
   static void finish(Pending& pending);
 
-  Mesh& mesh_;
-  const Reproduction* reproduction_;
-  std::shared_ptr<const Codec> codec_;  // of gradients on their way in the row; may be null
-  c10::Device device_;
+  const Mesh& mesh_;
+  StepMode* mode_;
+  Policy policy_;
   std::deque<Pending> pending_;
 };
 

@@ -13,15 +13,16 @@
 
 namespace fsdp::detail {
 
-Gradients::Gradients(Mesh& mesh, Reproduction* reproduction, const ShardOptions& options, c10::Device device,
-                     Schedule& schedule, const Units& units)
+Gradients::Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device device, Schedule& schedule,
+                     const Units& units)
     : mesh_(mesh),
-      reproduction_(reproduction),
-      check_(options.check_gradients),
+      mode_(mode),
+      check_(check_finite),
       device_(device),
+      policy_(policy_of(device)),
       schedule_(schedule),
       units_(units),
-      shards_(mesh, reproduction, options.reduce_codec, device),
+      shards_(mesh, mode, policy_),
       writers_(device) {}
 
 void Gradients::reserve(int64_t bytes) {
@@ -152,7 +153,7 @@ void Gradients::leave_plan() {
 
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
-  if (unit.layout.ranks == 1 && region.reduce == region.gradient_type && reproduction_ == nullptr &&
+  if (unit.layout.ranks == 1 && region.reduce == region.gradient_type && mode_ == nullptr &&
       !shards_.busy(region)) {
     shards_.make(region);
     if (!region.shown) return region.gradient;
@@ -213,11 +214,11 @@ void Gradients::reduce_at_end() {
     }
   } else {
     leave_plan();
-    if (device_.is_cpu()) used = sum_over_ranks(used_here(false), "used parameters");
+    if (policy_.asks_ranks_every_step) used = sum_over_ranks(used_here(false), "used parameters");
     reduce_rest();
   }
   shards_.finish_all();
-  if (reproduction_ != nullptr)
+  if (mode_ != nullptr)
     end_round(used);
   else
     show(used);
@@ -245,9 +246,10 @@ void Gradients::show(const std::vector<int64_t>& used) {
   });
 }
 
-// Ranks tell each other what they used. On the CPU all of them wait for the answer. Elsewhere the host would
-// then wait in every step: there it is read only by a rank that left out a parameter of the plan, which no
-// rank may have used, or used one that is not in the plan. The latter must happen on all ranks at once.
+// Ranks tell each other what they used. Where the policy allows, all of them wait for the answer. Elsewhere
+// the host would then wait in every step: there it is read only by a rank that left out a parameter of the
+// plan, which no rank may have used, or used one that is not in the plan. The latter must happen on all ranks
+// at once.
 bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
   std::string late;
   bool left_out = false;
@@ -255,7 +257,7 @@ bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
     if (unit->open) late = unit->name;
   for_each_param([&](UnitParam& param) { left_out = left_out || (param.reduced && !param.used); });
   const bool surprised = std::exchange(surprised_, false) || !late.empty();
-  if (device_.is_cpu()) {
+  if (policy_.asks_ranks_every_step) {
     used = sum_over_ranks(used_here(surprised), "used parameters");
     return used.back() > 0;
   }
@@ -284,7 +286,7 @@ void Gradients::reduce_planned(bool task_end) {
     else
       open(unit, one);
     std::vector<bool> used = one->used;
-    if (!device_.is_cpu())  // on the CPU ranks settle at the end what was used
+    if (!policy_.asks_ranks_every_step)  // otherwise ranks settle at the end what was used
       for (size_t i = 0; i < unit.params.size(); ++i) used[i] = used[i] || unit.params[i]->fired;
     if (used != one->used) {
       surprised_ = true;
@@ -357,7 +359,7 @@ void Gradients::end_round(const std::vector<int64_t>& used) {
   const auto take = [&](UnitRegion& region, const at::Tensor& sum, double scale) {
     shards_.take(region, sum, scale);
   };
-  if (!reproduction_->end_round(units_, take)) return;
+  if (!mode_->end_round(units_, take)) return;
   for_each_param([&](UnitParam& param) {
     if (!std::exchange(param.touched, false)) return;
     TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),
@@ -402,7 +404,7 @@ void Gradients::abandon() {
   const Quiet quiet;
   copy_waiting();
   drop();
-  if (reproduction_ != nullptr) reproduction_->drop_round(units_);
+  if (mode_ != nullptr) mode_->drop_round();
   surprised_ = false;
   shards_.drop_pending();
   shards_.let_go(units_);

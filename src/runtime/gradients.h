@@ -4,10 +4,11 @@
 #include <memory>
 #include <vector>
 
+#include "plan/schedule.h"
 #include "runtime/gradient_shards.h"
 #include "runtime/mesh.h"
-#include "modes/reproducible.h"
-#include "plan/schedule.h"
+#include "runtime/policy.h"
+#include "runtime/step_mode.h"
 #include "runtime/unit.h"
 
 namespace fsdp::detail {
@@ -16,12 +17,13 @@ class Gradients {
  public:
   using Units = std::vector<std::shared_ptr<Unit>>;
 
-  // `reproduction`: null, or in reproducible mode.
-  Gradients(Mesh& mesh, Reproduction* reproduction, const ShardOptions& options, c10::Device device,
-            Schedule& schedule, const Units& units);
+  // `mode`: null, or who puts sums of several backwards together. `check_finite`: every gradient is looked
+  // at.
+  Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device device, Schedule& schedule,
+            const Units& units);
 
   // Nothing is reduced: gradients stay where autograd put them.
-  bool alone() const { return mesh_.all.size() == 1 && reproduction_ == nullptr; }
+  bool alone() const { return mesh_.all.size() == 1 && mode_ == nullptr; }
 
   // Memory for gradients on their way, as planned. Collective.
   void reserve(int64_t bytes);
@@ -79,9 +81,10 @@ class Gradients {
   void end_round(const std::vector<int64_t>& used);
 
   Mesh& mesh_;
-  Reproduction* reproduction_;
+  StepMode* mode_;
   bool check_;
   c10::Device device_;
+  Policy policy_;
   Schedule& schedule_;
   const Units& units_;
   at::Tensor arena_;  // [bytes] gradient buffers at planned offsets

@@ -64,9 +64,9 @@ Mesh make_mesh(const World& world, const ShardOptions& options, Comm all) {
   warn_of_crossing(world, rows);
   const auto rank = static_cast<size_t>(world.rank());
   const std::vector<int>& mine = rows.ranks[static_cast<size_t>(rows.row[rank])];
-  if (rows.size == world.size()) return {all, all, std::nullopt, mine};
+  if (rows.size == world.size()) return {all, all, std::nullopt, mine, rows.place};
   Comm row = all.split(rows.row[rank], "row");
-  return {all, row, all.split(rows.place[rank], "column"), mine};
+  return {all, row, all.split(rows.place[rank], "column"), mine, rows.place};
 }
 
 Comm Mesh::part(int ranks) {

@@ -23,6 +23,7 @@ struct Mesh {
   Comm row;                        // the same group as `all` where there is one row
   std::optional<Comm> column;      // none where there is one row
   std::vector<int> row_ranks;      // the rank in the world of each rank of the row
+  std::vector<int> places;         // the rank in its row of each rank in the world
   std::map<int, Comm> parts = {};  // of the row, by their size
   std::vector<Comm> adopted = {};  // rows of models that became part of this one
 

@@ -2,7 +2,6 @@
 #include <fsdp/error.h>
 #include <fsdp/sharded.h>
 
-#include "modes/replica_check.h"
 #include "runtime/engine.h"
 
 namespace fsdp {
@@ -106,32 +105,26 @@ FullParams ShardedModel::full_params(bool write_back) {
 
 namespace {
 
-detail::Reproduction& reproduction_of(const std::shared_ptr<detail::Engine>& engine) {
-  auto& reproduction = current(engine).reproduction;
-  TORCH_CHECK(reproduction,
+detail::StepMode& mode_of(const std::shared_ptr<detail::Engine>& engine) {
+  TORCH_CHECK(current(engine).mode,
               "fsdp: only a model in reproducible mode knows its step and hash; set "
               "ShardOptions::reproducible");
-  return *reproduction;
+  return *current(engine).mode;
 }
 
 }  // namespace
 
-int64_t ShardedModel::step() const { return reproduction_of(engine_).step; }
-void ShardedModel::set_step(int64_t step) { reproduction_of(engine_).step = step; }
+int64_t ShardedModel::step() const { return mode_of(engine_).step; }
+void ShardedModel::set_step(int64_t step) { mode_of(engine_).step = step; }
 uint64_t ShardedModel::state_hash() const {
   detail::Engine& engine = current(engine_);
-  return reproduction_of(engine_).hash(engine.units, engine.mesh);
+  return mode_of(engine_).hash(engine.units, engine.mesh);
 }
 
 MemoryStats ShardedModel::memory_stats() const { return current(engine_).memory_stats(); }
 std::vector<OpStats> ShardedModel::comm_stats() const { return current(engine_).mesh.stats(); }
 TrainingState ShardedModel::training_state() const { return current(engine_).training_state(); }
 std::exception_ptr ShardedModel::last_error() const { return current(engine_).last_error(); }
-
-void ShardedModel::sync_buffers(BufferSync how) {
-  detail::Engine& engine = current(engine_);
-  detail::sync_buffers(engine.module, engine.mesh.all, how);
-}
 
 void ShardedModel::train(bool on) { current(engine_).module.train(on); }
 bool ShardedModel::is_training() const { return current(engine_).module.is_training(); }

@@ -1,8 +1,8 @@
 #include "runtime/unit.h"
 
-#include <ATen/ops/view_as_real.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace fsdp::detail {
@@ -19,7 +19,8 @@ void point_at(UnitRegion& region, void* data) {
 }  // namespace
 
 int64_t UnitRegion::slot_bytes() const {
-  return in_place || together.defined() ? 0 : layout.total(unit->layout.ranks) * element_bytes(compute);
+  const bool none = gather_path->memory(GatherFrom::row) == SlotMemory::none;
+  return none ? 0 : layout.total(unit->layout.ranks) * element_bytes(compute);
 }
 
 int64_t UnitRegion::buffer_bytes() const {
@@ -38,17 +39,6 @@ void UnitParam::move_to(const at::Tensor& like) const {
   there.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(),
                                                      tensor.storage_offset());
   tensor.unsafeGetTensorImpl()->shallow_copy_from(there.getIntrusivePtr());
-}
-
-at::Tensor as_reals(const at::Tensor& flat) {
-  return flat.is_complex() ? at::view_as_real(flat).view({-1}) : flat;
-}
-
-at::Tensor raw_view(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape, at::IntArrayRef strides) {
-  at::Tensor view =
-      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(flat.storage()), flat.key_set(), flat.dtype());
-  view.unsafeGetTensorImpl()->set_sizes_and_strides(shape, strides, flat.storage_offset() + offset);
-  return view;
 }
 
 at::Tensor UnitParam::view_of(const at::Tensor& flat) const {
@@ -100,23 +90,33 @@ void Unit::unbind() {
                   param->region().compute);
 }
 
-// Note [Shared shards]
-// Where ranks share memory, and a region is computed with in the type it is kept in, the shards of all ranks
-// lie side by side as the region is laid out. Gathering is agreeing that all have written: no byte is copied,
-// and no slot is needed. So a rank must not write to its shard while another may still read it. What a gather
-// has lent comes back when a call of the model without gradients, or the last backward of a cycle, has ended
-// on all ranks, and when full_params() has copied it; otherwise it is claimed before a write that the
-// observer sees.
+// See Note [Shared shards].
 void Unit::claim_shards() {
   if (!lent || state != UnitState::sharded) return;
-  for (const auto& region : regions)
-    if (region->together.defined()) sharer->claim(as_reals(region->together), name);
+  for (const auto& region : regions) region->gather_path->claim(name);
   lent = false;
 }
 
-void Unit::keep_to_itself() {
-  sharer.reset();
-  for (const auto& region : regions) region->together = at::Tensor();
+bool Unit::lends() const {
+  return std::any_of(regions.begin(), regions.end(),
+                     [](const auto& region) { return region->gather_path->lends(); });
+}
+
+bool Unit::can_keep() const {
+  return std::any_of(regions.begin(), regions.end(),
+                     [](const auto& region) { return region->gather_path->can_keep(); });
+}
+
+int64_t Unit::kept_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& region : regions) bytes += region->gather_path->kept_bytes();
+  return bytes;
+}
+
+bool Unit::needs_own_slot(GatherFrom from) const {
+  return std::any_of(regions.begin(), regions.end(), [&](const auto& region) {
+    return region->gather_path->memory(from) == SlotMemory::own;
+  });
 }
 
 // LibTorch refuses a backward that began with the old values.

@@ -12,10 +12,13 @@
 
 #include "layout/flat_layout.h"
 #include "plan/plan.h"
-#include "watch/address_range.h"
-#include "transfer/coded.h"
-#include "watch/poison.h"
 #include "runtime/streams.h"
+#include "transfer/flat.h"
+#include "transfer/gather_path.h"
+#include "transfer/reduce_path.h"
+#include "watch/address_range.h"
+#include "watch/owner.h"
+#include "watch/poison.h"
 #include "watch/tag.h"
 
 namespace fsdp::detail {
@@ -24,7 +27,7 @@ struct Unit;
 class Engine;
 
 // One region of the flat layout: a dtype, trainable or frozen.
-struct UnitRegion {
+struct UnitRegion final : WatchedRegion {
   Unit* unit = nullptr;
   RegionLayout layout;
   at::ScalarType master = at::kFloat;         // of the shard
@@ -38,24 +41,23 @@ struct UnitRegion {
       gradient;        // [shard_numel] from the first reduce of a backward to its end: Note [Gradient shards]
   bool shown = false;  // slices' .grad() are its slices
   bool summed = false;  // it holds a sum of this backward
-  at::Tensor together;  // [total] the shards of all ranks, where they share memory: Note [Shared shards]
-  at::Tensor slot;      // [total] while gathering or gathered
-  at::Tensor kept;      // [total / ranks of a part] from forward to backward: Note [Parts of a row]
+  at::Tensor slot;      // [total] while gathering or gathered: where the values are
   at::Tensor buffer;    // [total] while gradients arrive
-  at::Tensor round;     // [shard_numel] this round's sum, and of earlier rounds: Note [Reproducible]
-  std::vector<at::Tensor> partials;
-  Work gathering;
-  std::optional<CodedGather> coded;  // instead of `gathering`, where there is a codec
-  c10::Storage storage;              // what the parameters are views of
-  AddressRange nowhere;              // where it points while released, on the CPU
-  int64_t version = 0;               // of the shard, when last gathered
+  GatherPathPtr gather_path;
+  ReducePathPtr reduce_path;
+  c10::Storage storage;  // what the parameters are views of
+  AddressRange nowhere;  // where it points while released, on the CPU
+  int64_t version = 0;   // of the shard, when last gathered
   TagHandle parameter_tag, shard_tag, gradient_tag;
   c10::weak_intrusive_ptr<c10::StorageImpl> last_gradient{c10::intrusive_ptr<c10::StorageImpl>()};
 
+  WatchedUnit& owner() const override;
+  std::string name_at(int64_t offset) const override;
+  bool is_permanent() const override { return in_place; }
+  const c10::Storage& view_storage() const override { return storage; }
+
   int64_t slot_bytes() const;
   int64_t buffer_bytes() const;
-  // Codecs are for real and complex numbers; integers are sent as they are.
-  bool codable() const { return !c10::isIntegralType(master, /*includeBool=*/true); }
 };
 
 struct UnitParam {
@@ -88,25 +90,24 @@ struct UnitParam {
   at::Tensor view_of(const at::Tensor& flat) const;
 };
 
-struct Unit : std::enable_shared_from_this<Unit> {
+struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   explicit Unit(c10::Device device) : readers(device) {}
 
   Engine* engine = nullptr;
   UnitId id = 0;
   std::string name;
   UnitLayout layout;
-  bool keep = false;           // from forward to backward
-  bool outside = false;        // its slot is private memory, not part of the arena
-  std::optional<Comm> sharer;  // the group whose memory its shards lie in: Note [Shared shards]
-  std::optional<Comm> part;    // the ranks that keep it between them from forward to backward
-  bool read_backward = true;   // as far as the plan knows
+  bool keep = false;          // from forward to backward
+  bool outside = false;       // its slot is private memory, not part of the arena
+  int part_ranks = 0;         // that keep it between them from forward to backward; 0: none
+  bool read_backward = true;  // as far as the plan knows
   bool average = true;
   std::vector<std::unique_ptr<UnitRegion>> regions;
   std::vector<std::unique_ptr<UnitParam>> params;
 
   UnitState state = UnitState::sharded;
-  int64_t offset = -1;     // of its slot in the arena; -1: none, or outside
-  bool from_part = false;  // what is in the slot came from its part, not from the row
+  int64_t offset = -1;                // of its slot in the arena; -1: none, or outside
+  GatherFrom from = GatherFrom::row;  // what is in the slot
   Phase last_read = Phase::forward;
   StreamSet readers;      // that wait for its gather
   bool summoned = false;  // whole, in a full_params() scope
@@ -117,6 +118,19 @@ struct Unit : std::enable_shared_from_this<Unit> {
   int64_t reduces = 0;
   bool open = false;   // gradients have arrived that are not reduced
   int32_t opened = 0;  // boundaries passed when the first of them did
+
+  // As the observer sees it: watched_unit.cpp.
+  std::recursive_mutex& mutex() override;
+  bool may_read() const override;
+  bool is_sharded() const override { return layout.ranks > 1; }
+  bool is_gathered() const override { return state == UnitState::gathered; }
+  void pin() override { ++pins; }
+  void unpin() override { --pins; }
+  void use() override;
+  void before_write() override;
+  void check_write() const override;
+  std::exception_ptr explain(const std::exception_ptr& error) override;
+  Comm* batch_norm_ranks() override;
 
   bool in_place() const;  // needs no slot at all
   int64_t slot_bytes() const;
@@ -130,19 +144,19 @@ struct Unit : std::enable_shared_from_this<Unit> {
   void unbind();
   // Waits until no rank reads the shards where they lie, unless this one does.
   void claim_shards();
-  // The shards stay where they are; the unit is gathered as if nobody else saw them.
-  void keep_to_itself();
+  bool lends() const;     // other ranks read its shards where they lie
+  bool can_keep() const;  // a part of the row may keep it: Note [Parts of a row]
+  int64_t kept_bytes() const;
+  // Whether its slot must be memory of this rank alone.
+  bool needs_own_slot(GatherFrom from) const;
   // The next gather brings the values of now.
   void note_written();
   // An operator is about to write to a shard. Version counters do not tell: optimizers write through data().
   void note_write();
 };
 
-// What is communicated of a flat tensor: a complex one as pairs of real numbers.
-at::Tensor as_reals(const at::Tensor& flat);
-
-// A tensor over `flat`'s storage, made without an operator.
-at::Tensor raw_view(const at::Tensor& flat, int64_t offset, at::IntArrayRef shape, at::IntArrayRef strides);
+// The region of a tag that has one.
+inline UnitRegion* region_of(const Tag& tag) { return static_cast<UnitRegion*>(tag.region); }
 
 // The regions one after the other in `memory` [bytes], which begins at `offset`.
 void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, at::Tensor UnitRegion::*part,

@@ -1,8 +1,8 @@
 // Parameters for kernels that are no operators.
 #include <fsdp/sharded_model.h>
 
-#include "runtime/checks.h"
 #include "runtime/engine.h"
+#include "watch/messages.h"
 
 namespace fsdp {
 
@@ -10,7 +10,7 @@ Use::Use(const at::Tensor& tensor) {
   const detail::Tag* tag = detail::tag_of(tensor);
   if (tag == nullptr || tag->kind != detail::TagKind::parameter) return;
   TORCH_CHECK(tag->region != nullptr, detail::dropped_message());
-  detail::Unit& unit = *tag->region->unit;
+  detail::Unit& unit = *detail::region_of(*tag)->unit;
   TORCH_CHECK(unit.engine->may_read(), detail::sharded_message(unit.name));
   const std::lock_guard lock(unit.engine->mutex);
   if (unit.pins++ == 0) {

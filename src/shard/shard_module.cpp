@@ -11,14 +11,18 @@
 
 #include "base/host_pool.h"
 #include "layout/units.h"
-#include "shard/agreement.h"
-#include "runtime/checks.h"
 #include "modes/replica_check.h"
+#include "modes/reproducible.h"
+#include "runtime/buffers.h"
+#include "runtime/checks.h"
 #include "runtime/engine.h"
+#include "shard/agreement.h"
+#include "shard/choose_paths.h"
 #include "shard/module_walk.h"
-#include "watch/quiet.h"
 #include "shard/tape.h"
 #include "shard/wrap.h"
+#include "watch/messages.h"
+#include "watch/quiet.h"
 
 namespace fsdp::detail {
 
@@ -40,6 +44,7 @@ class Sharding {
   std::shared_ptr<Engine> run();
 
  private:
+  void make_engine(const Comm& all);
   void find_inner();
   void check_inner() const;
   void agree_on_tapes(Comm& all);
@@ -56,8 +61,7 @@ class Sharding {
   void choose_part(Unit& unit, const UnitOptions& own, bool whole);
   void make_regions(Unit& unit, const Precision& precision);
   void first_values(const UnitParam& param, const at::Tensor& whole) const;
-  bool can_share(const UnitRegion& region) const;
-  at::Tensor new_shard(UnitRegion& region);
+  at::Tensor new_shard(const UnitRegion& region, at::Tensor& shared);
   void make_shard(UnitRegion& region);
   std::unique_ptr<UnitParam> make_param(Unit& unit, const Placement& place);
   void move_into(UnitParam& param);
@@ -70,8 +74,11 @@ class Sharding {
   torch::nn::Module& module_;
   const ShardOptions& options_;
   const Quiet quiet_;
+  const Policy policy_ = policy_of(world_.device());
   WalkedModule walked_;
   std::shared_ptr<Engine> engine_;
+  const Reproduction* reproduction_ = nullptr;  // the engine's mode
+  std::optional<PathChoice> paths_;
   std::vector<ParamId> taken_;  // ignored, or in a unit already
   std::vector<std::shared_ptr<Engine>> inner_;
   // What on_meta() made, by tape, and who takes the values. See Note [Deferred initialisation].
@@ -97,7 +104,7 @@ std::shared_ptr<Engine> Sharding::run() {
   const std::vector<PlannedUnit> planned = plan_units();
   require_agreement(all, world_.device(), unit_facts(planned),
                     "The wrap policy and ShardOptions::unit must answer the same on every rank.");
-  engine_ = std::make_shared<Engine>(world_, module_, options_, all);
+  make_engine(all);
   check_inner();
   absorb_inner();
   bring_rest();
@@ -107,6 +114,18 @@ std::shared_ptr<Engine> Sharding::run() {
   engine_->start();
   trim_host_pool();
   return engine_;
+}
+
+void Sharding::make_engine(const Comm& all) {
+  std::unique_ptr<Reproduction> mode;
+  if (options_.reproducible)
+    mode = std::make_unique<Reproduction>(*options_.reproducible, world_, options_, module_);
+  reproduction_ = mode.get();
+  engine_ =
+      std::make_shared<Engine>(world_, module_, options_, make_mesh(world_, options_, all), std::move(mode));
+  if (options_.check_copies_every > 0)
+    engine_->after_backward.push_back(check_replicas_every(options_.check_copies_every));
+  paths_.emplace(engine_->mesh, options_, world_.device(), reproduction_ != nullptr);
 }
 
 // Parameters that an earlier fully_shard() took keep their units.
@@ -121,7 +140,7 @@ void Sharding::find_inner() {
         tag->region != nullptr, "fsdp: parameter '", found.names.front(),
         "' belongs to a sharded model that is gone; keep the handle of an inner module until the outer one "
         "is sharded");
-    Engine* inner = tag->region->unit->engine;
+    Engine* inner = region_of(*tag)->unit->engine;
     for (const auto& unit : inner->units)
       for (const auto& param : unit->params)
         TORCH_CHECK(ours.contains(param->tensor.unsafeGetTensorImpl()), "fsdp: parameter '",
@@ -136,10 +155,10 @@ void Sharding::check_inner() const {
   for (const FoundParam& found : walked_.params) {
     const Tag* tag = tag_of(found.tensor);
     if (tag == nullptr) continue;
-    const Engine* inner = tag->region->unit->engine;
+    const Engine* inner = region_of(*tag)->unit->engine;
     TORCH_CHECK(
         inner->mesh.row.size() == engine_->mesh.row.size() &&
-            inner->reproduction.has_value() == engine_->reproduction.has_value(),
+            (inner->mode != nullptr) == (engine_->mode != nullptr),
         "fsdp: parameter '", found.names.front(),
         "' was sharded before, over another number of ranks or in another mode than the module around it");
   }
@@ -164,7 +183,10 @@ void Sharding::absorb_inner() {
     engine_->absorb(*inner);
     inner->merged_into = engine_;
   }
-  for (const auto& unit : engine_->units) unit->engine = engine_.get();
+  for (const auto& unit : engine_->units) {
+    unit->engine = engine_.get();
+    paths_->choose_again(*unit);
+  }
 }
 
 std::vector<UnitDecl> Sharding::units() {
@@ -262,8 +284,8 @@ std::shared_ptr<Unit> Sharding::make_unit(const PlannedUnit& planned) {
     if (type)
       narrowest = std::min(narrowest == 0 ? 8 : narrowest, static_cast<int64_t>(c10::elementSize(*type)));
   const int ranks = whole ? 1 : engine_->mesh.row.size();
-  unit->layout = engine_->reproduction ? engine_->reproduction->make_layout(decl, ranks, narrowest)
-                                       : make_layout(decl, ranks, narrowest);
+  unit->layout = reproduction_ != nullptr ? reproduction_->make_layout(decl, ranks, narrowest)
+                                          : make_layout(decl, ranks, narrowest);
   make_regions(*unit, precision);
   for (const Placement& place : unit->layout.params) unit->params.push_back(make_param(*unit, place));
   for (const auto& region : unit->regions) make_shard(*region);
@@ -280,9 +302,9 @@ void Sharding::choose_part(Unit& unit, const UnitOptions& own, bool whole) {
   TORCH_CHECK(ranks == 0 || options_.strategy != Strategy::no_shard, "fsdp: reshard_group ", ranks,
               " with Strategy::no_shard, which keeps units whole; leave one of them out");
   if (ranks == 0 || whole || engine_->mesh.row.size() == 1) return;
-  const Comm part = engine_->mesh.part(ranks);
+  engine_->mesh.part(ranks);
   unit.keep = ranks == 1;
-  if (ranks > 1 && ranks < engine_->mesh.row.size()) unit.part = part;
+  if (ranks > 1 && ranks < engine_->mesh.row.size()) unit.part_ranks = ranks;
 }
 
 void Sharding::make_regions(Unit& unit, const Precision& precision) {
@@ -295,7 +317,7 @@ void Sharding::make_regions(Unit& unit, const Precision& precision) {
     region->master = floating ? precision.master.value_or(own) : own;
     region->compute = floating ? precision.param.value_or(region->master) : region->master;
     region->reduce = floating ? precision.reduce.value_or(region->master) : region->master;
-    TORCH_CHECK(!engine_->reproduction || !floating || c10::elementSize(region->reduce) >= 4,
+    TORCH_CHECK(reproduction_ == nullptr || !floating || c10::elementSize(region->reduce) >= 4,
                 "fsdp: reproducible: gradients are summed in fp32 or wider, not in ", region->reduce,
                 " (unit '", unit.name, "')");
     region->gradient_type = precision.keep_low_precision_grads ? region->reduce : region->master;
@@ -303,7 +325,7 @@ void Sharding::make_regions(Unit& unit, const Precision& precision) {
     region->in_place = total == 0 || (unit.layout.ranks == 1 && region->compute == region->master);
     region->parameter_tag = TagHandle(TagKind::parameter, region.get());
     const auto bytes = static_cast<size_t>(total) * c10::elementSize(region->compute);
-    if (world_.device().is_cpu() && !region->in_place) region->nowhere = AddressRange(bytes);
+    if (policy_.reserves_addresses && !region->in_place) region->nowhere = AddressRange(bytes);
     region->storage = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), bytes,
         region->parameter_tag.point(region->nowhere.data(), world_.device()), nullptr, /*resizable=*/false));
@@ -333,27 +355,17 @@ void Sharding::first_values(const UnitParam& param, const at::Tensor& whole) con
     options_.init(param.names.front(), place);
 }
 
-// See Note [Shared shards].
-bool Sharding::can_share(const UnitRegion& region) const {
-  const Unit& unit = *region.unit;
-  return options_.share_shards && world_.device().is_cpu() && unit.layout.ranks > 1 && !unit.part &&
-         !options_.gather_codec && region.compute == region.master && region.layout.shard_numel > 0 &&
-         engine_->mesh.row.shares_memory();
-}
-
-// Zeros.
-at::Tensor Sharding::new_shard(UnitRegion& region) {
+// Zeros; a view of `shared` where the ranks' shards lie side by side.
+at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
   const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
   const int64_t n = region.layout.shard_numel;
-  if (!can_share(region)) return at::zeros({n}, options);
-  Unit& unit = *region.unit;
-  unit.sharer = engine_->mesh.row;
+  if (!paths_->can_share(region)) return at::zeros({n}, options);
+  Comm& row = engine_->mesh.row;
   const auto bytes = n * static_cast<int64_t>(c10::elementSize(region.master));
-  region.together =
-      unit.sharer->allocate(MemoryUse::gather, bytes * unit.layout.ranks, at::kByte).view(region.master);
-  char* own = static_cast<char*>(region.together.mutable_data_ptr()) + bytes * unit.sharer->rank();
+  shared = row.allocate(MemoryUse::gather, bytes * row.size(), at::kByte).view(region.master);
+  char* own = static_cast<char*>(shared.mutable_data_ptr()) + bytes * row.rank();
   return at::from_blob(
-      own, {n}, [owner = region.together](void*) {}, options);
+      own, {n}, [owner = shared](void*) {}, options);
 }
 
 // The whole region exists for a moment only, as rank 0 has it.
@@ -361,12 +373,13 @@ void Sharding::make_shard(UnitRegion& region) {
   const Unit& unit = *region.unit;
   const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
   const int64_t n = region.layout.shard_numel;
+  at::Tensor shared;  // [total] the shards of all ranks, where they share memory
   std::vector<UnitParam*> params;
   for (const auto& param : unit.params)
     if (&param->region() == &region) params.push_back(param.get());
   if (std::any_of(params.begin(), params.end(),
                   [&](const auto* param) { return tape_of(param->tensor) != nullptr; })) {
-    region.shard = new_shard(region);
+    region.shard = new_shard(region, shared);
     for (UnitParam* param : params)
       defer(param->tensor, [this, param](const at::Tensor& value) { keep_slice(*param, value); });
   } else {
@@ -376,13 +389,14 @@ void Sharding::make_shard(UnitRegion& region) {
       engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name).wait();
     region.shard = whole;
     if (unit.layout.ranks > 1) {
-      region.shard = new_shard(region);
+      region.shard = new_shard(region, shared);
       region.shard.copy_(whole.narrow(0, engine_->mesh.row.rank() * n, n));
     }
   }
   region.shard_tag = mark(region.shard, TagKind::shard, &region);
   region.shard = watched(region.shard);
   region.version = region.shard._version();
+  paths_->choose(region, shared);
   if (region.in_place)
     region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
         region.parameter_tag.point(region.shard.mutable_data_ptr(), world_.device()));

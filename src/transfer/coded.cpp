@@ -115,8 +115,8 @@ void finish_gather(CodedGather& gather, const Codec& codec, const at::Tensor& sl
   for (size_t r = 0; r < parts.size(); ++r) codec.decode(gather.wires[static_cast<int64_t>(r)], parts[r]);
 }
 
-void reduce_along_tree(Comm& comm, const at::Tensor& output, const at::Tensor& input,
-                       const std::string& label, const Codec* codec) {
+void sum_along_tree(Comm& comm, const at::Tensor& output, const at::Tensor& input, const std::string& label,
+                    const Codec* codec) {
   const bool whole = output.numel() == input.numel();
   if (comm.size() == 1) {
     output.copy_(input);

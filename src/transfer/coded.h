@@ -20,7 +20,7 @@ void finish_gather(CodedGather& gather, const Codec& codec, const at::Tensor& sl
 // output = the sum over ranks of this rank's part of their inputs, or of all where the two have one size,
 // along the tree of sums, whatever the backend does by itself. `codec`: of the parts on their way; null: as
 // they are.
-void reduce_along_tree(Comm& comm, const at::Tensor& output, const at::Tensor& input,
-                       const std::string& label, const Codec* codec = nullptr);
+void sum_along_tree(Comm& comm, const at::Tensor& output, const at::Tensor& input, const std::string& label,
+                    const Codec* codec = nullptr);
 
 }  // namespace fsdp::detail

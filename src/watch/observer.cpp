@@ -8,10 +8,10 @@
 #include <mutex>
 #include <span>
 
-#include "runtime/checks.h"
-#include "runtime/divergence.h"
-#include "runtime/engine.h"
+#include "watch/messages.h"
 #include "watch/op_traits.h"
+#include "watch/owner.h"
+#include "watch/tag.h"
 
 namespace fsdp::detail {
 
@@ -38,13 +38,6 @@ void for_each_tensor(Arguments arguments, Fn fn) {
   }
 }
 
-std::string name_at(const UnitRegion& region, int64_t offset) {
-  std::string name = region.unit->name;
-  for (const auto& param : region.unit->params)
-    if (&param->region() == &region && param->place.offset <= offset) name = param->names.front();
-  return name;
-}
-
 std::string gradient_norm_message() {
   return "fsdp: a norm over gradient slices is that of this rank only; use model.clip_grad_norm_(), or "
          "model.gradient_norms() for the norms of whole gradients";
@@ -52,29 +45,29 @@ std::string gradient_norm_message() {
 
 // What is wrong with an operator that has `tensor` as its argument `i`; empty: nothing.
 std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor, const Tag& tag) {
-  const UnitRegion* region = tag.region;
+  const WatchedRegion* region = tag.region;
   if (tag.kind == TagKind::magnitudes) return traits.largest ? gradient_norm_message() : "";
   if (region == nullptr) return tag.kind == TagKind::parameter ? dropped_message() : "";
   if (tag.kind == TagKind::parameter) {
-    const auto name = [&] { return name_at(*region, tensor.storage_offset()); };
+    const auto name = [&] { return region->name_at(tensor.storage_offset()); };
     if (traits.hides && traits.writes_argument(i))
       return "fsdp: parameter '" + name() +
              "' is given other memory by torch::load() or set_(); of a sharded parameter only the shard "
              "lasts. Load the module inside model.full_params(true).";
-    if (traits.hides && !region->in_place)
+    if (traits.hides && !region->is_permanent())
       return "fsdp: parameter '" + name() +
              "' becomes part of another tensor by its memory (a sparse tensor, set_()), which is gone when "
              "the parameter is released; give a clone() of it";
-    if (!region->unit->engine->may_read()) return sharded_message(name());
+    if (!region->owner().may_read()) return sharded_message(name());
     if (traits.writes_argument(i))
       return "fsdp: parameter '" + name() +
              "' is written inside forward; the write would be lost, since only the shard lasts. Write in "
              "model.full_params(true), or put the module on the ignored list.";
   }
-  if (tag.kind == TagKind::shard && region->unit->layout.ranks > 1 && traits.norm)
+  if (tag.kind == TagKind::shard && region->owner().is_sharded() && traits.norm)
     return "fsdp: a norm over a slice of a parameter is that of this rank's part only; "
            "model.parameter_norms() has those of whole parameters";
-  if (tag.kind == TagKind::gradient && region->unit->layout.ranks > 1) {
+  if (tag.kind == TagKind::gradient && region->owner().is_sharded()) {
     if (traits.norm) return gradient_norm_message();
     if (traits.joins)
       return "fsdp: whole-vector optimizers such as LBFGS see only this rank's slices; use an elementwise "
@@ -95,8 +88,8 @@ class Passage {
     unpin();
     for (const Lent& one : lent_) {
       // An operator inside may have gathered the unit: then the loan is its own.
-      const std::lock_guard lock(one.region->unit->engine->mutex);
-      if (one.region->unit->state != UnitState::gathered)
+      const std::lock_guard lock(one.region->owner().mutex());
+      if (!one.region->owner().is_gathered())
         one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(one.own);
     }
   }
@@ -107,64 +100,59 @@ class Passage {
   struct Lent {
     at::Tensor tensor;
     c10::Storage own;
-    const UnitRegion* region;
+    const WatchedRegion* region;
   };
 
   void open_units(const OpTraits& traits, Arguments arguments);
   void unpin() {
-    for (Unit* unit : pinned_) {
-      const std::lock_guard lock(unit->engine->mutex);
-      --unit->pins;
+    for (WatchedUnit* unit : pinned_) {
+      const std::lock_guard lock(unit->mutex());
+      unit->unpin();
     }
     pinned_.clear();
   }
   void lend_storages(Arguments arguments);
 
   c10::SmallVector<Lent, 1> lent_;
-  c10::SmallVector<Unit*, 4> pinned_;
+  c10::SmallVector<WatchedUnit*, 4> pinned_;
 };
 
-[[noreturn]] void refuse(Engine* engine, const std::string& message) {
-  const auto error =
+[[noreturn]] void refuse(const WatchedRegion* region, const std::string& message) {
+  auto error =
       std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message));
-  if (engine != nullptr) engine->fail(error);
+  if (region != nullptr) error = region->owner().explain(error);
   std::rethrow_exception(error);
 }
 
 void Passage::open_units(const OpTraits& traits, Arguments arguments) {
-  c10::SmallVector<Unit*, 4> units, written;
+  c10::SmallVector<WatchedUnit*, 4> units, written;
   for_each_tensor(arguments, [&](size_t i, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr) return;
     if (const std::string wrong = objection(traits, i, tensor, *tag); !wrong.empty())
-      refuse(tag->region != nullptr ? tag->region->unit->engine : nullptr, wrong);
+      refuse(tag->region, wrong);
     if (tag->region == nullptr) return;
-    Unit* unit = tag->region->unit;
+    WatchedUnit* unit = &tag->region->owner();
     if (tag->kind == TagKind::shard && traits.writes_argument(i)) {
-      unit->engine->before_write(*unit);
+      unit->before_write();
       written.push_back(unit);
     }
     if (tag->kind == TagKind::parameter && std::find(units.begin(), units.end(), unit) == units.end())
       units.push_back(unit);
   });
-  c10::SmallVector<std::unique_lock<std::recursive_mutex>, 2>
-      locks;  // another thread waits until they are there
+  // Another thread waits until they are there.
+  c10::SmallVector<std::unique_lock<std::recursive_mutex>, 2> locks;
   try {
-    for (Unit* unit : units) {
-      locks.emplace_back(unit->engine->mutex);
-      ++unit->pins;
+    for (WatchedUnit* unit : units) {
+      locks.emplace_back(unit->mutex());
+      unit->pin();
       pinned_.push_back(unit);
     }
-    for (Unit* unit : units)  // one that an operator around this one, or of another thread, holds is there
-      if (unit->pins == 1)
-        unit->engine->use(*unit);
-      else
-        unit->engine->use_again(*unit);
+    for (WatchedUnit* unit : units) unit->use();
     if (!units.empty())
-      for (Unit* unit : written) unit->engine->check_write(*unit);
+      for (const WatchedUnit* unit : written) unit->check_write();
   } catch (...) {
-    const auto error = with_advice(std::current_exception(), units.front()->engine->units);
-    units.front()->engine->fail(error);
+    const auto error = units.front()->explain(std::current_exception());
     unpin();
     std::rethrow_exception(error);
   }
@@ -176,25 +164,23 @@ void Passage::lend_storages(Arguments arguments) {
   for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr || tag->kind != TagKind::parameter || tag->region == nullptr) return;
-    const std::lock_guard lock(tag->region->unit->engine->mutex);
-    const c10::Storage& real = tag->region->storage;
+    const std::lock_guard lock(tag->region->owner().mutex());
+    const c10::Storage& real = tag->region->view_storage();
     if (tensor.storage().unsafeGetStorageImpl() == real.unsafeGetStorageImpl()) return;
     lent_.push_back({tensor, tensor.storage(), tag->region});
     tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(real);
   });
 }
 
-// The ranks over which a BatchNorm layer takes its statistics; null: this one alone.
-Comm* comm_of_batch_norm(Arguments arguments) {
-  Engine* engine = nullptr;
+// Of a parameter among the arguments; null: there is none.
+WatchedUnit* unit_among(Arguments arguments) {
+  WatchedUnit* unit = nullptr;
   for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag != nullptr && tag->kind == TagKind::parameter && tag->region != nullptr)
-      engine = tag->region->unit->engine;
+      unit = &tag->region->owner();
   });
-  return engine != nullptr && engine->options.sync_batchnorm && engine->mesh.all.size() > 1
-             ? &engine->mesh.all
-             : nullptr;
+  return unit;
 }
 
 // An infinity norm is made of two operators: abs(), and then max() of what it returns.
@@ -202,7 +188,7 @@ bool makes_magnitudes(const OpTraits& traits, Arguments arguments) {
   if (!traits.absolute) return false;
   const Tag* tag = tag_of(arguments.front().toTensor());
   return tag != nullptr && tag->kind == TagKind::gradient && tag->region != nullptr &&
-         tag->region->unit->layout.ranks > 1;
+         tag->region->owner().is_sharded();
 }
 
 void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -210,9 +196,8 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const OpTraits& traits = traits_of(op);
   const Arguments arguments = Arguments(*stack).last(traits.arguments);
   const Passage passage(traits, arguments);
-  if (traits.batch_norm != BatchNormOp::none)
-    if (Comm* comm = comm_of_batch_norm(arguments); comm && run_batch_norm(traits.batch_norm, *stack, *comm))
-      return;
+  if (traits.instead != nullptr)
+    if (WatchedUnit* unit = unit_among(arguments); unit != nullptr && traits.instead(*stack, *unit)) return;
   const bool magnitudes = makes_magnitudes(traits, arguments);
   op.redispatchBoxed(keys & kBelow, stack);
   if (!magnitudes) return;

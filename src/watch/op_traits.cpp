@@ -39,7 +39,7 @@ OpTraits find_traits(const c10::OperatorHandle& op) {
   OpTraits traits;
   traits.arguments = schema.arguments().size();
   traits.hides = hides_inputs(name);
-  traits.batch_norm = batch_norm_op(name);
+  traits.instead = override_of(name);
   traits.norm = is_one_of(name, {"aten::norm", "aten::linalg_vector_norm", "aten::_foreach_norm",
                                  "aten::linalg_norm", "aten::frobenius_norm", "aten::nuclear_norm"});
   traits.joins = is_one_of(name, {"aten::cat", "aten::dot", "aten::vdot", "aten::concat"});

@@ -5,21 +5,21 @@
 
 #include <cstdint>
 
-#include "watch/sync_batch_norm.h"
+#include "watch/overrides.h"
 
 namespace fsdp::detail {
 
 struct OpTraits {
   size_t arguments = 0;
-  bool view = false;      // returns views of its inputs, reads no data
-  bool metadata = false;  // changes what a tensor is, not its data: detach_, t_, requires_grad_
-  bool hides = false;     // its result keeps the memory of an input where we do not see it
-  bool norm = false;      // a norm over all elements
-  bool joins = false;     // cat, dot: looks at whole vectors
-  bool absolute = false;  // abs
-  bool largest = false;   // the largest of all elements, or along a dimension
-  BatchNormOp batch_norm = BatchNormOp::none;
-  uint64_t writes = 0;  // bit i: argument i is written to
+  bool view = false;             // returns views of its inputs, reads no data
+  bool metadata = false;         // changes what a tensor is, not its data: detach_, t_, requires_grad_
+  bool hides = false;            // its result keeps the memory of an input where we do not see it
+  bool norm = false;             // a norm over all elements
+  bool joins = false;            // cat, dot: looks at whole vectors
+  bool absolute = false;         // abs
+  bool largest = false;          // the largest of all elements, or along a dimension
+  OpOverride instead = nullptr;  // what we may run in its place
+  uint64_t writes = 0;           // bit i: argument i is written to
 
   bool writes_argument(size_t i) const { return i < 64 && ((writes >> i) & 1) != 0; }
 };

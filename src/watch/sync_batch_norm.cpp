@@ -7,17 +7,10 @@
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/var_mean.h>
 
+#include "watch/owner.h"
 #include "watch/quiet.h"
 
 namespace fsdp::detail {
-
-BatchNormOp batch_norm_op(std::string_view name) {
-  if (name == "aten::native_batch_norm") return BatchNormOp::native;
-  if (name == "aten::cudnn_batch_norm") return BatchNormOp::cudnn;
-  if (name == "aten::native_batch_norm_backward") return BatchNormOp::native_backward;
-  if (name == "aten::cudnn_batch_norm_backward") return BatchNormOp::cudnn_backward;
-  return BatchNormOp::none;
-}
 
 namespace {
 
@@ -63,14 +56,16 @@ at::Tensor tensor_or_none(const c10::IValue& value) {
   return value.isNone() ? at::Tensor() : value.toTensor();
 }
 
-bool forward(torch::jit::Stack& stack, bool cudnn, Comm& comm) {
+bool forward(torch::jit::Stack& stack, bool cudnn, Comm* comm) {
+  if (comm == nullptr) return false;
+  const Quiet quiet;
   const auto arguments = torch::jit::last(stack, 8);
   if (!arguments[5].toBool()) return false;
   const at::Tensor x = arguments[0].toTensor();
   const at::Tensor weight = tensor_or_none(arguments[1]), bias = tensor_or_none(arguments[2]);
   at::Tensor running_mean = tensor_or_none(arguments[3]), running_var = tensor_or_none(arguments[4]);
   const double momentum = arguments[6].toDouble(), eps = arguments[7].toDouble();
-  const auto [mean, var, count] = over_ranks(x, comm);
+  const auto [mean, var, count] = over_ranks(x, *comm);
   if (running_mean.defined()) {
     running_mean.mul_(1 - momentum).add_(mean.to(running_mean.scalar_type()), momentum);
     running_var.mul_(1 - momentum)
@@ -90,7 +85,7 @@ struct Backward {
   at::Tensor dy, x, weight, mean, invstd;
 };
 
-void backward(torch::jit::Stack& stack, const Backward& in, Comm& comm) {
+void push_gradients(torch::jit::Stack& stack, const Backward& in, Comm& comm) {
   const int64_t channels = in.x.size(1);
   const auto dims = all_but_channels(in.x);
   const at::Tensor invstd = by_channel(in.invstd.to(at::kDouble), in.x);
@@ -108,30 +103,39 @@ void backward(torch::jit::Stack& stack, const Backward& in, Comm& comm) {
   torch::jit::push(stack, dx.to(in.x.scalar_type()), d_weight.to(type), d_bias.to(type));
 }
 
-}  // namespace
-
-bool run_batch_norm(BatchNormOp op, torch::jit::Stack& stack, Comm& comm) {
-  const bool again = at::GradMode::is_enabled();  // in a backward: it will be differentiated itself
-  const Quiet quiet;
-  if (op == BatchNormOp::native || op == BatchNormOp::cudnn)
-    return forward(stack, op == BatchNormOp::cudnn, comm);
-  const bool cudnn = op == BatchNormOp::cudnn_backward;
+bool backward(torch::jit::Stack& stack, bool cudnn, Comm* comm) {
   const size_t count = cudnn ? 9 : 10;
   const auto arguments = torch::jit::last(stack, count);
-  if (!cudnn && !arguments[7].toBool()) return false;
-  TORCH_CHECK(!again,
+  if (comm == nullptr || (!cudnn && !arguments[7].toBool())) return false;
+  TORCH_CHECK(!at::GradMode::is_enabled(),  // this backward will be differentiated itself
               "fsdp: sync_batchnorm: a BatchNorm layer in training is part of a backward with create_graph "
               "(a gradient penalty, a double backward), whose second derivative would be that of this rank's "
               "own statistics. Take the penalty with the layer in eval(), replace the layer (GroupNorm), or "
               "leave sync_batchnorm out.");
+  const Quiet quiet;
   const Backward in{.dy = arguments[cudnn ? 1 : 0].toTensor(),
                     .x = arguments[cudnn ? 0 : 1].toTensor(),
                     .weight = tensor_or_none(arguments[2]),
                     .mean = arguments[5].toTensor(),
                     .invstd = arguments[6].toTensor()};
   torch::jit::drop(stack, count);
-  backward(stack, in, comm);
+  push_gradients(stack, in, *comm);
   return true;
+}
+
+}  // namespace
+
+bool native_batch_norm(torch::jit::Stack& stack, WatchedUnit& unit) {
+  return forward(stack, /*cudnn=*/false, unit.batch_norm_ranks());
+}
+bool cudnn_batch_norm(torch::jit::Stack& stack, WatchedUnit& unit) {
+  return forward(stack, /*cudnn=*/true, unit.batch_norm_ranks());
+}
+bool native_batch_norm_backward(torch::jit::Stack& stack, WatchedUnit& unit) {
+  return backward(stack, /*cudnn=*/false, unit.batch_norm_ranks());
+}
+bool cudnn_batch_norm_backward(torch::jit::Stack& stack, WatchedUnit& unit) {
+  return backward(stack, /*cudnn=*/true, unit.batch_norm_ranks());
 }
 
 }  // namespace fsdp::detail

@@ -21,7 +21,7 @@ void drop_tag(void* context) {
     tag->memory.clear();  // only the handle is left: no storage needs the memory
 }
 
-TagHandle::TagHandle(TagKind kind, UnitRegion* region)
+TagHandle::TagHandle(TagKind kind, WatchedRegion* region)
     : tag_(new Tag{.kind = kind, .region = region, .references = 1}) {}
 
 TagHandle::~TagHandle() {
@@ -42,7 +42,7 @@ at::DataPtr TagHandle::point(void* data, c10::Device device) const {
   return {data, tag_, &drop_tag, device};
 }
 
-TagHandle mark(const at::Tensor& tensor, TagKind kind, UnitRegion* region) {
+TagHandle mark(const at::Tensor& tensor, TagKind kind, WatchedRegion* region) {
   TagHandle tag(kind, region);
   c10::StorageImpl& storage = *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   void* data = storage._mutable_data_ptr_no_checks().get();

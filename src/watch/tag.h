@@ -5,7 +5,7 @@
 
 namespace fsdp::detail {
 
-struct UnitRegion;
+class WatchedRegion;
 
 // What a marked storage holds.
 enum class TagKind : uint8_t {
@@ -21,7 +21,7 @@ enum class TagKind : uint8_t {
 // module, and then has no region.
 struct Tag {
   TagKind kind;
-  UnitRegion* region;  // null when the model is gone, and of magnitudes
+  WatchedRegion* region;  // null when the model is gone, and of magnitudes
   int64_t references = 0;
   at::DataPtr memory = {};  // what the storage owned before it was marked; goes with the storage
 };
@@ -29,7 +29,7 @@ struct Tag {
 class TagHandle {
  public:
   TagHandle() = default;
-  TagHandle(TagKind kind, UnitRegion* region);
+  TagHandle(TagKind kind, WatchedRegion* region);
   ~TagHandle();
   TagHandle(TagHandle&& other) noexcept;
   TagHandle& operator=(TagHandle&& other) noexcept;
@@ -54,6 +54,6 @@ inline Tag* tag_of(const at::Tensor& tensor) {
 }
 
 // Marks `tensor`'s storage and no other: the tag owns its memory from now on.
-TagHandle mark(const at::Tensor& tensor, TagKind kind, UnitRegion* region);
+TagHandle mark(const at::Tensor& tensor, TagKind kind, WatchedRegion* region);
 
 }  // namespace fsdp::detail

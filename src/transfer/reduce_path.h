@@ -1,0 +1,48 @@
+// How a region's gradients come from the buffers of its ranks to this rank's part of their sum.
+//
+// Chosen with the gather paths: see Note [Paths]. When to reduce, and what becomes of the sum, is not a
+// path's business.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/codec.h>
+#include <fsdp/comm.h>
+
+#include <memory>
+#include <string>
+
+namespace fsdp::detail {
+
+class ReducePath {
+ public:
+  virtual ~ReducePath() = default;
+
+  // The sum comes to lie in the buffer: the region is whole on every rank, or there is one rank.
+  virtual bool in_buffer() const { return false; }
+  // Starts to reduce `buffer` [total], which nobody may write to before the work is done; `sum` [shard_numel]
+  // gets this rank's part of the sum, or average, over the ranks. Both in the reduce dtype; where
+  // in_buffer(), they are one tensor. Collective.
+  virtual Work start(const at::Tensor& sum, const at::Tensor& buffer, const std::string& label) = 0;
+
+  // Rows of a mesh: cross() follows start(), whose work was waited for. Collective.
+  virtual bool crosses() const { return false; }
+  virtual Work cross(const at::Tensor& /*sum*/, const std::string& /*label*/) { return {}; }
+};
+
+using ReducePathPtr = std::unique_ptr<ReducePath>;
+
+// One rank: the buffer is the sum.
+ReducePathPtr reduce_alone();
+// An all-reduce, for a region that is whole on every rank.
+ReducePathPtr reduce_whole(const Comm& all, ReduceOp op);
+// A reduce-scatter.
+ReducePathPtr reduce_over_row(const Comm& row, ReduceOp op);
+// Along the tree of sums, on parts that `codec` made. Done when start() returns: decoding needs all parts.
+ReducePathPtr reduce_through_codec(const Comm& row, ReduceOp op, std::shared_ptr<const Codec> codec);
+// Sums along the tree of sums, over `ranks` and then over `column`, which may be null: Note [Reproducible].
+// Done when start() returns.
+ReducePathPtr reduce_along_tree(const Comm& ranks, const Comm* column);
+// What `inside_row` leaves is all-reduced over the column of the mesh.
+ReducePathPtr reduce_across_rows(const Comm& column, ReduceOp op, ReducePathPtr inside_row);
+
+}  // namespace fsdp::detail

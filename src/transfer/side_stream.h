@@ -1,0 +1,27 @@
+// A stream beside the user's, for casts of whole shards. Of one model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+namespace fsdp::detail {
+
+class SideStream {
+ public:
+  explicit SideStream(c10::Device device);
+
+  // to = from, there, behind what the current stream has issued.
+  void copy(const at::Tensor& to, const at::Tensor& from);
+  // The current stream waits for every copy so far.
+  void wait();
+
+ private:
+  c10::Stream current() const;
+
+  c10::Stream stream_;
+  c10::Event reached_;  // by the current stream, when a copy was issued
+  c10::Event copied_;   // what was issued last
+};
+
+}  // namespace fsdp::detail
