@@ -12,7 +12,7 @@ enum class UnitState : uint8_t {
   sharded,    // this rank holds its shard only
   gathering,  // a slot is being filled
   gathered,   // the module's parameters are readable
-  reducing,   // gradients are on their way into the gradient shard
+  reducing,   // gradients have arrived that are not reduced yet
 };
 
 // Bytes this rank holds, and how often units moved.

@@ -101,7 +101,7 @@ struct ShardOptions {
   // themselves then: a divisor of the ranks it is sharded over. 0: as the strategy says; 1: every rank keeps
   // all.
   int reshard_group = 0;
-  int shard_size = 0;  // of hybrid strategies: ranks of a row, consecutive; 0: the ranks of a host
+  int shard_size = 0;                      // of hybrid strategies: ranks of a row; 0: the ranks of a host
   ReduceOp gradients = ReduceOp::average;  // over ranks
   int limit_all_gathers = 2;               // units gathered at once; 0: no limit
   // CPU ranks of one host keep their shards side by side in memory that all of them see: what is computed
