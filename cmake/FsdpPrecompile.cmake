@@ -1,4 +1,4 @@
-# torch/torch.h takes 15 to 40 s per file; all targets of ours share one precompiled form of it.
+# Nearly every file includes torch/torch.h: all targets of ours share one precompiled form of it.
 
 # fsdp_precompile(target): call it after the target's options are set. Does nothing with FSDP_FAST_BUILD off.
 function(fsdp_precompile target)

@@ -1,6 +1,6 @@
 # Test binaries, and the ctest entries that run parts of them.
 
-# Test code need not be fast: this compiles it in three quarters of the time.
+# Test code need not be fast, and -O1 compiles faster.
 set(_fsdp_test_flags "$<$<CONFIG:RelWithDebInfo>:-O1>")
 
 # tests/support, compiled once for all test programs.

@@ -1,4 +1,4 @@
-// capture(): forward and backward of a training step as one CUDA graph, for models that wait for their host.
+// capture(): forward and backward of a training step as one CUDA graph, for models bound by their host.
 #pragma once
 
 #include <fsdp/sharded.h>
@@ -14,7 +14,7 @@ namespace fsdp {
 
 namespace detail {
 
-// What is captured and replayed, whatever the model's type.
+// Captures and replays a step, whatever the model's type.
 class CapturedStep {
  public:
   using Forward = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
@@ -34,8 +34,9 @@ class CapturedStep {
 
 }  // namespace detail
 
-// A training step of `model`: step(args...) is `loss = model(args...); loss.backward();` and returns the
-// detached loss. See capture().
+// A training step: step(args...) runs `loss = model(args...); loss.backward();` and returns the detached
+// loss. Throws what these throw. It owns the captured memory and shares the model. Threads: one at a time. It
+// is ordered with the current stream as ordinary operators are. See capture().
 template <class M>
 class Captured {
  public:
@@ -48,7 +49,7 @@ class Captured {
     });
   }
 
-  // How many steps were replays so far.
+  // The number of steps replayed so far.
   int64_t replays() const { return step_.replays(); }
 
  private:
@@ -61,10 +62,11 @@ class Captured {
   detail::CapturedStep step_;
 };
 
-// Three steps run as usual; the fourth is recorded as a CUDA graph, and from then on a step is one launch
-// instead of a thousand. The model must do the same operators in every step and not read a device value on
-// the host. A step that differs (inputs of another shape, gradients that are to be added up, no_sync(),
-// evaluation) runs as usual. On CPUs, on several ranks, and where recording fails (with a warning), all do.
+// Three steps run as usual; the fourth is captured as a CUDA graph, and from then on a step is one launch
+// instead of a thousand. The model must run the same operators in every step and not read a device value on
+// the host. A step runs as usual if its inputs have another shape, gradients are already there, no_sync() is
+// open, or the model is in evaluation. All steps run as usual on the CPU, on several ranks, in reproducible
+// mode, and if capturing fails (with a warning).
 template <class M>
 [[nodiscard]] Captured<M> capture(const Sharded<M>& model) {
   return Captured<M>(model);

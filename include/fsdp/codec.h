@@ -1,4 +1,4 @@
-// How parameters and gradients look on the wire.
+// How parameters and gradients are encoded for communication.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +8,11 @@
 
 namespace fsdp {
 
-// Transforms what ranks send each other: ShardOptions::gather_codec and reduce_codec. Every rank must have
-// the same. Called on the current stream; tensors are contiguous, on the model's device.
+// Encodes what ranks send each other: see ShardOptions::gather_codec and reduce_codec. Every rank must use
+// the same. Methods are called on the current stream, from the thread that runs forward or backward; what
+// they throw reaches the caller. Tensors are contiguous, on the model's device.
 //
-// A codec of one's own, here one that sends signs and one scale:
+// A codec of your own, here one that sends signs and one scale:
 //
 //   struct Signs : fsdp::Codec {
 //     int64_t wire_bytes(int64_t numel) const override { return numel + 4; }
@@ -27,15 +28,15 @@ namespace fsdp {
 class Codec {
  public:
   virtual ~Codec() = default;
-  // What `numel` values become.
+  // The encoded size of `numel` values, in bytes.
   virtual int64_t wire_bytes(int64_t numel) const = 0;
-  // `values` [numel] into `wire` [wire_bytes(numel), uint8], and back; values are of the shard's type before
-  // a gather, of the compute type after it, and of the reduce type around a reduce.
+  // `values` [numel] into `wire` [wire_bytes(numel), uint8], and back. An all-gather encodes the shard dtype
+  // and decodes into the compute dtype; a reduce-scatter uses the reduce dtype for both.
   virtual void encode(const at::Tensor& values, const at::Tensor& wire) const = 0;
   virtual void decode(const at::Tensor& wire, const at::Tensor& values) const = 0;
 };
 
-// Values cast to `type`: half the bytes for bf16, without computing in it.
+// Casts values to `type` for communication only: with bf16, half the bytes of fp32.
 std::shared_ptr<const Codec> cast_codec(at::ScalarType type);
 
 }  // namespace fsdp

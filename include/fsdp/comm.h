@@ -29,8 +29,8 @@ enum class ReduceOp : uint8_t { sum, average };
 
 // What memory from Comm::allocate is for.
 enum class MemoryUse : uint8_t {
-  gather,  // a slot: target of all_gather. One memory for all ranks of a host where the backend can
-  reduce,  // input of reduce_scatter: this rank's own, readable by the others where the backend can
+  gather,  // a slot, the target of all_gather; local, shm: one memory for all ranks
+  reduce,  // the input of reduce_scatter; local, shm: the other ranks can read it
 };
 
 enum class BackendKind : uint8_t { automatic, local, shm, nccl, c10d };
@@ -39,21 +39,21 @@ using C10dFactory = std::function<c10::intrusive_ptr<::c10d::Backend>(
     const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size)>;
 
 struct CommOptions {
-  BackendKind backend =
-      BackendKind::automatic;  // nccl for CUDA; shm for CPU ranks of one host; local for threads
-  std::chrono::milliseconds timeout{300000};  // of every wait that does not say otherwise
-  C10dFactory c10d = {};                      // makes the backend when `backend` is c10d
+  // automatic: c10d if it is set below, nccl for CUDA, local for threads, shm for processes of one host.
+  BackendKind backend = BackendKind::automatic;
+  std::chrono::milliseconds timeout{300000};  // of every wait without a timeout of its own
+  C10dFactory c10d = {};                      // creates the backend when `backend` is c10d
 };
 
-// Totals of one operation in one group since it was made.
+// Totals of one operation in one group since the group was created.
 struct OpStats {
   std::string op;
   int64_t count = 0;
-  int64_t bytes = 0;   // of the full buffer: the gathered slot, the input of a reduce
-  double seconds = 0;  // this thread spent in the call and in wait()
+  int64_t bytes = 0;   // of full buffers: the gathered slot, the input of a reduce-scatter
+  double seconds = 0;  // that the calling thread spent in the call and in wait()
 };
 
-// A collective in flight. Dropping it waits; while an exception unwinds, as drop() does.
+// An operation in flight. The destructor waits; while an exception unwinds, it does as drop().
 class [[nodiscard]] Work {
  public:
   Work() = default;
@@ -62,12 +62,12 @@ class [[nodiscard]] Work {
   Work& operator=(Work&& other) noexcept;
   ~Work();
 
-  // CPU: returns when the data is there. CUDA: orders what follows on the current stream, without blocking.
-  // Throws CommError when a peer dies or leaves, ranks disagree, or the group's timeout passes.
+  // CPU: returns when the data is there. CUDA: orders the current stream behind it, without blocking. Throws
+  // CommError if a peer dies or leaves, ranks disagree, or the group's timeout passes.
   void wait();
-  // The same with another timeout; on CUDA the calling thread waits for the data.
+  // The same with another timeout. On CUDA it blocks the calling thread until the data is there.
   void wait(std::chrono::milliseconds timeout);
-  // For a rank that fails by itself: waits a second at most (local, shm). Then the group's next call throws.
+  // For a rank that fails by itself: waits at most 1 s (local, shm); past that, the group has failed.
   void drop();
 
  private:
@@ -76,11 +76,11 @@ class [[nodiscard]] Work {
 
 // The ranks of one group, seen from one of them. A cheap handle; copies share the group.
 //
-// Threads: one thread at a time per group. Order: every rank issues the same collectives in the same order
-// with the same sizes; a mismatch is thrown, not waited for.
-// A group moves only inside calls on it: wait for several groups in the same order on all ranks. `label` says
-// what is moved, in errors and statistics. Memory: tensors are contiguous and stay unchanged until wait();
-// dtypes fp32, fp64, bf16, fp16, int64, uint8.
+// Threads: one at a time per group. Order: every rank issues the same collectives in the same order with the
+// same sizes; a mismatch throws. A group progresses only inside calls on it: wait for several groups in the
+// same order on all ranks. Memory: tensors are contiguous and stay unchanged until wait(); dtypes fp32, fp64,
+// bf16, fp16, int64, uint8. `label` names what is moved, in errors and statistics. Throws c10::Error for
+// wrong arguments, and CommError once the group has failed.
 class Comm {
  public:
   // A group of all ranks of `world`. Collective.
@@ -91,52 +91,52 @@ class Comm {
   const char* backend_name() const;
   std::chrono::milliseconds timeout() const;
 
-  // Zeroed memory that this group moves fastest, 256-byte aligned. Collective: same order and size.
+  // Zeroed memory, 256-byte aligned, that this group communicates fastest. Collective: same order and size.
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype);
 
   // slot[r * n, (r + 1) * n) becomes rank r's `shard` [n], cast to the slot's dtype. `shard` may be that part
-  // of `slot` itself. Where ranks share memory (shares_memory()) an allocated `slot` is then not copied at
-  // all: every rank keeps its own part there, and calls claim() before it writes to it again. Gathering into
-  // allocated memory again first releases what was there.
+  // of `slot` itself: if shares_memory(), an allocated `slot` is then not copied at all. Each rank keeps its
+  // part there and calls claim() before it writes to it again. Gathering into allocated memory again releases
+  // what was there.
   Work all_gather(const at::Tensor& slot, const at::Tensor& shard, std::string_view label);
 
-  // This rank reads `slot` no longer: once all have said so its memory may be gathered into again. Does not
-  // wait for other ranks once the gather itself is complete.
+  // This rank no longer reads `slot`; it may be gathered into again once all ranks have released it. Waits
+  // for the all-gather into it, but not for other ranks' releases.
   void release(const at::Tensor& slot);
 
-  // Releases allocated `memory` and waits until no rank reads it: call it before writing there again.
+  // Releases allocated `memory` and waits until no rank reads it. Call it before writing there again.
   void claim(const at::Tensor& memory, std::string_view label = "");
 
-  // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. Sums follow
-  // the balanced binary tree over the rank index, in fp32 or wider, so the bits do not depend on timing
-  // (nccl, c10d: their own order).
+  // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. local, shm:
+  // sums follow a binary tree over the rank index, in fp32 or wider, so bits do not depend on timing. nccl
+  // and c10d sum in their own order.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
                       std::string_view label);
 
   Work all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view label);
   Work broadcast(const at::Tensor& tensor, int root, std::string_view label);
-  // Messages between two ranks arrive in the order sent. Both may be posted before either is waited for.
+  // Messages between two ranks arrive in the order sent. Post send and recv before waiting for either.
   Work send(const at::Tensor& tensor, int to, std::string_view label);
   Work recv(const at::Tensor& tensor, int from, std::string_view label);
   void barrier(std::string_view label = "barrier");
 
-  // Compares what ranks have asked of this group so far, where the backend does not (nccl, c10d): throws
-  // CommError where they differ; unless `now`, a later call does. Collective.
+  // nccl, c10d: compares the operations that ranks have issued so far. Throws CommError if they differ, here
+  // if `now`, else in a later call. Collective.
   void check_order(bool now);
-  // Lets the others read what this rank has asked of the group, for their errors.
+  // Publishes this rank's last operations, for the error messages of other ranks.
   void share_order() const;
 
   // Ranks with the same colour (>= 0) form a group, ordered by rank. Collective.
   Comm split(int colour, std::string_view name = "split");
 
-  // Whether sums follow the tree over the rank index, as reduce_scatter says (local, shm).
+  // Whether sums follow the tree over the rank index (local, shm).
   bool sums_in_order() const;
-  // Whether memory allocated for gathers is one for all ranks of the group (local, shm).
+  // Whether memory allocated for gathers is one memory for all ranks of the group (local, shm).
   bool shares_memory() const;
 
   // Makes every wait on this group throw CommError with `reason`, here and on all peers. From any thread.
   void abort(std::string_view reason);
-  // Peers that miss this rank later get CommError (peer_left) with these words; "": none. nccl, c10d: no-op.
+  // local, shm: the CommError (peer_left) of peers that need this rank later says `why`; "" takes it back.
   void leaving(std::string_view why);
 
   // One row per operation used so far.

@@ -1,7 +1,7 @@
-// The errors of the outside world: a peer, the network, the rendezvous. All are catchable and name the
-// offender.
+// Errors that are not the caller's mistake: a peer, the network, the rendezvous.
 //
-// A caller's mistake is a c10::Error (TORCH_CHECK) instead. docs/errors.md lists which message means what.
+// They name the rank at fault where it is known. A caller's mistake is a c10::Error (TORCH_CHECK) instead.
+// docs/errors.md says which error means what.
 #pragma once
 
 #include <chrono>
@@ -17,34 +17,34 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The ranks of a run could not find each other, or do not fit together.
+// Ranks could not form a world or a group: one is missing, died, or does not fit the others.
 class RendezvousError : public Error {
  public:
   using Error::Error;
 };
 
-// What went wrong in a group of ranks.
+// What went wrong in a group.
 enum class CommFault : uint8_t {
   peer_died,  // the process of a rank is gone
   peer_left,  // a rank closed its communicator while others still needed it
   timeout,    // a rank did not arrive in time
   mismatch,   // ranks issued different operations
   aborted,    // a rank called Comm::abort
-  backend,    // the library underneath (NCCL, c10d) reported an error
+  backend,    // NCCL or the c10d backend reported an error
 };
 
-// A collective that cannot complete. The group it belongs to is finished: every later call throws as well.
+// A collective cannot complete. Its group is finished: every later call on it throws CommError as well.
 class CommError : public Error {
  public:
   struct Details {
     CommFault fault = CommFault::backend;
     int rank = -1;     // the rank that throws
-    int culprit = -1;  // the rank that caused it; -1 where unknown
+    int culprit = -1;  // the rank that caused it; -1 if unknown
     std::string op;
     std::string label;
-    uint64_t sequence =
-        0;  // of the operation in its group; joining and allocating count too. Messages: per pair
-    std::chrono::milliseconds elapsed{0};
+    // Number of the operation in its group, joining and allocating included. Messages: per pair of ranks.
+    uint64_t sequence = 0;
+    std::chrono::milliseconds elapsed{0};  // since the operation was issued
     std::string reason;
   };
 
@@ -56,6 +56,7 @@ class CommError : public Error {
   Details details_;
 };
 
+// "peer_died", ...: a string literal.
 const char* to_string(CommFault fault);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// Loss scaling for fp16, with one decision for all ranks.
+// Loss scaling for fp16: all ranks skip a step, or none does.
 #pragma once
 
 #include <fsdp/comm.h>
@@ -11,41 +11,43 @@ namespace fsdp {
 
 struct GradScalerOptions {
   double init_scale = 65536.0;
-  double growth_factor = 2.0;      // of the scale, after `growth_interval` good steps in a row
-  double backoff_factor = 0.5;     // of the scale, after a step that was skipped
-  int64_t growth_interval = 2000;  // steps
+  double growth_factor = 2.0;      // multiplies the scale after `growth_interval` good steps in a row
+  double backoff_factor = 0.5;     // multiplies the scale after a skipped step
+  int64_t growth_interval = 2000;  // in steps
   bool enabled = true;             // false: nothing is scaled and no step is skipped
   CommOptions comm = {};           // as in ShardOptions
 };
 
-// What a run needs to go on: the same on every rank.
+// What to save with a run; the same on every rank.
 struct GradScalerState {
   double scale = 0;
   int64_t growth_tracker = 0;  // good steps since the scale last changed
 };
 
-// Scales the loss so that small fp16 gradients do not vanish, and skips the step on every rank when a
-// gradient of any rank is infinite or NaN:
+// Scales the loss so that small fp16 gradients do not underflow, and skips the step on every rank if a
+// gradient of any rank is infinite or NaN, as torch.amp.GradScaler does on one:
 //
 //   scaler.scale(model(x, y)).backward();
-//   scaler.unscale_(optimizer);            // only where gradients are looked at before the step
+//   scaler.unscale_(optimizer);            // only if gradients are read before the step
 //   model.clip_grad_norm_(1.0);
 //   scaler.step(optimizer);
 //   scaler.update();
 //
-// The optimizer is one over model.parameters(). Threads: one. step(), and unscale_() where it is called, are
-// collective and wait for the device.
+// The optimizer is over model.parameters(). Threads: one at a time. step() and unscale_() are collective and
+// wait for the device; they throw CommError as collectives do, and c10::Error when called out of turn.
 class GradScaler {
  public:
-  // Collective. Throws c10::Error for factors that make no sense.
+  // Collective: it creates a group of its own. Throws c10::Error for factors out of range.
   explicit GradScaler(const World& world, const GradScalerOptions& options = {});
 
+  // The loss times the scale, in fp32 or wider.
   at::Tensor scale(const at::Tensor& loss) const;
-  // Divides the optimizer's gradients by the scale, in place, and looks for what is not finite. Once a step.
+  // Divides the optimizer's gradients by the scale, in place, and notes whether all are finite. Once per
+  // step.
   void unscale_(torch::optim::Optimizer& optimizer);
-  // optimizer.step(), unless a gradient of some rank was not finite: then false, on every rank.
+  // Runs optimizer.step() and returns true; if a gradient of any rank is not finite, returns false instead.
   bool step(torch::optim::Optimizer& optimizer);
-  // Ends the step: the scale grows or shrinks; or it is set to `new_scale`.
+  // Ends the step: grows or shrinks the scale, or sets it to `new_scale`.
   void update(std::optional<double> new_scale = {});
 
   bool is_enabled() const { return options_.enabled; }

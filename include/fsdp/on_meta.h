@@ -1,4 +1,4 @@
-// Models that are larger than a rank's memory: made without memory, filled when they are sharded.
+// on_meta(): constructs a model without memory; fully_shard() fills it shard by shard.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace detail {
 
 class Tape;
 
-// While it lives on this thread, operators are written down and run without memory.
+// While it lives, operators of this thread are recorded on a tape and run on the meta device.
 class Taping {
  public:
   Taping();
@@ -29,16 +29,16 @@ class Taping {
 }  // namespace detail
 
 // Returns what `make` returns, usually a module, with parameters and buffers on the meta device: shapes, but
-// no memory. fully_shard() then computes their values piece by piece and each rank keeps its shard: the bits
-// are those of `make()` itself with the random numbers it would have drawn on rank 0. A constructor that
-// reads values (item(), data_ptr()) throws.
+// no memory. fully_shard() then computes their values one parameter at a time, and each rank keeps its shard.
+// The bits are those of `make()` with the random numbers it would have drawn on rank 0; the default generator
+// does not advance. Throws if a constructor reads values (item(), data_ptr()). Affects this thread only.
 template <class Make>
 auto on_meta(Make make) {
   const detail::Taping taping;
   return make();
 }
 
-// Gives a module made by on_meta() its values without sharding it.
+// Gives a module made by on_meta() its values without sharding it. Tensors that have values keep them.
 void materialize(torch::nn::Module& module);
 
 }  // namespace fsdp

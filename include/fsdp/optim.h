@@ -1,4 +1,4 @@
-// Optimizers made for shards.
+// Optimizers for sharded models.
 #pragma once
 
 #include <torch/optim/adamw.h>
@@ -11,13 +11,14 @@ namespace fsdp {
 
 using AdamWOptions = torch::optim::AdamWOptions;
 
-// AdamW in one fused pass per parameter group, on CPU and CUDA. Groups, learning rate schedulers, state and
-// serialisation are those of torch::optim::AdamW. `amsgrad` works too.
+// AdamW with one fused kernel call per parameter group, on the CPU and CUDA. Parameter groups, learning rate
+// schedulers, state and serialisation are those of torch::optim::AdamW; `amsgrad` works too. It updates this
+// rank's slices. Complex parameters are not supported.
 class AdamW : public torch::optim::AdamW {
  public:
   using torch::optim::AdamW::AdamW;
-  // Moments are kept as `moments`, for example bf16, which halves their memory; the step itself is computed
-  // in the parameters' type.
+  // Keeps the moments in the dtype `moments`: bf16 (of fp32 parameters), with stochastic rounding, or the
+  // parameters' own. The step is computed in the parameters' dtype. step() throws c10::Error for others.
   AdamW(std::vector<torch::optim::OptimizerParamGroup> groups, AdamWOptions options, at::ScalarType moments)
       : torch::optim::AdamW(std::move(groups), options), moments_(moments) {}
   AdamW(std::vector<at::Tensor> params, AdamWOptions options, at::ScalarType moments)

@@ -1,4 +1,4 @@
-// A main function whose errors are a message and an exit code, not an abort.
+// A main function that turns exceptions into a message and an exit code.
 #pragma once
 
 #include <fsdp/world.h>
@@ -7,14 +7,15 @@
 
 namespace fsdp {
 
-// Runs `body`. Returns 0, or 1 where an exception leaves it, with its words on stderr: what main returns.
+// Runs `body`. Returns main's exit code: 0, or 1 with the message on stderr if an exception leaves it.
 int run_main(const std::function<void()>& body);
 
-// The usual main of a program of ranks:
-//   program             is one rank of its launcher, by init(); alone where there is none
+// The usual main of a distributed program:
+//   program             is one rank of its launcher, by init(); the only rank if there is no launcher
 //   program --ranks N   starts N CPU ranks on this machine, by run_local()
-// Returns what main returns: 0; 1 where `rank` or another rank failed, with the first cause on stderr; 2 for
-// other arguments, with the usage. A program with arguments of its own takes them out of argv before.
+// Calls `rank` with the World in every rank. Returns main's exit code: 0; 1 if a rank failed, with the
+// first cause on stderr; 2 for other arguments, with the usage on stderr. A program with arguments of its own
+// removes them from argv first.
 int run_main(int argc, char** argv, const std::function<void(World&)>& rank);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-// Which samples of a dataset each rank sees: a sampler for LibTorch's data loaders, made from a World.
+// Splits a dataset over the ranks: a sampler for LibTorch's data loaders, as DistributedSampler is.
 #pragma once
 
 #include <fsdp/world.h>
@@ -14,43 +14,43 @@ namespace fsdp {
 struct SamplerOptions {
   bool shuffle = true;     // false: every epoch in the dataset's own order
   uint64_t seed = 0;       // the same on every rank
-  bool drop_last = false;  // true: the tail that does not divide by the ranks is left out, not filled up
+  bool drop_last = false;  // true: drop the tail that does not divide by the ranks; false: fill it up
 };
 
-// Gives this rank every W-th index of one order of the dataset that is the same on all ranks.
+// Gives this rank every W-th index of an order of the dataset that is the same on all ranks.
 //
-// Every rank gets the same number of indices, so that all make the same number of steps. Where the size does
-// not divide by W, the order is filled up from its own beginning, or its tail is dropped; before that, no two
-// ranks have an index in common. The order is shuffled anew in every epoch, from (seed, epoch) alone: not
-// from the rank, the platform or LibTorch's generators.
+// Every rank gets the same number of indices, so that all make the same number of steps. If the size does not
+// divide by W, the order is filled up from its beginning, or its tail is dropped. Apart from the filling, no
+// two ranks share an index. Every epoch has a new shuffle, which depends on (seed, epoch) only: not on the
+// rank, the platform or LibTorch's generators.
 //
 // A loader calls reset() when an epoch begins. The first epoch is 0; each reset() after indices were taken
-// goes on to the next one. So a loop over epochs needs nothing else; set_epoch() chooses another.
+// starts the next one. So a loop over epochs needs nothing else; set_epoch() chooses another.
 //
-// Resuming: save() in the middle of an epoch, load() into a new Sampler; the next epoch that begins goes on
-// behind the last index taken, or is the next one where the saved one was over. Loaders with worker threads
-// take indices ahead of the batches they hand out: give them none, or save between epochs.
+// Resuming: save() in the middle of an epoch, load() into a new Sampler. The next reset() continues after the
+// last index taken, or starts the next epoch if the saved one was over. Loaders with worker threads take
+// indices ahead of the batches they return: use no workers, or save between epochs.
 //
-// Threads: one at a time; a loader asks from one.
+// Threads: one at a time.
 class Sampler : public torch::data::samplers::Sampler<> {
  public:
   Sampler(const World& world, size_t dataset_size, const SamplerOptions& options = {});
-  // As rank `rank` of `ranks`, without a World.
+  // As rank `rank` of `ranks`, without a World. Throws c10::Error if `rank` is out of range.
   Sampler(int rank, int ranks, size_t dataset_size, const SamplerOptions& options = {});
 
-  // Begins an epoch; `new_size`: the dataset has another size from now on.
+  // Begins an epoch; `new_size`: the size of the dataset from now on.
   void reset(std::optional<size_t> new_size = std::nullopt) override;
-  // Up to `batch_size` indices; none when the epoch is over. The last batch may be smaller.
+  // Up to `batch_size` indices; nullopt when the epoch is over. The last batch may be smaller.
   std::optional<std::vector<size_t>> next(size_t batch_size) override;
 
-  // Goes to the beginning of `epoch`.
+  // Starts `epoch` at its beginning.
   void set_epoch(size_t epoch);
   size_t epoch() const { return epoch_; }
-  size_t taken() const { return position_; }  // indices of this epoch so far, on this rank
-  size_t size() const { return share_; }      // indices of one epoch, on this rank
+  size_t taken() const { return position_; }  // indices taken in this epoch, on this rank
+  size_t size() const { return share_; }      // indices per epoch, on this rank
 
-  // Epoch and position; and seed, sizes and options, which load() compares: it throws c10::Error when they
-  // are not this sampler's, since the order would be another one.
+  // Epoch and position, with seed, sizes and options. load() throws c10::Error if the latter differ from this
+  // sampler's, since the order would be another one.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

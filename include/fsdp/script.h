@@ -1,4 +1,4 @@
-// fully_shard() for TorchScript models, for example ones that PyTorch wrote.
+// fully_shard() for TorchScript models, for example models saved by PyTorch.
 #pragma once
 
 #include <fsdp/sharded.h>
@@ -11,8 +11,7 @@ namespace fsdp {
 
 namespace detail {
 
-// `value` with its tensors moved and its floating ones cast, also those inside lists, tuples and
-// dictionaries.
+// `value` with its tensors moved and the floating-point ones cast, inside lists, tuples and dicts too.
 c10::IValue cast_inside(const InputCast& cast, const c10::IValue& value);
 
 template <>
@@ -30,15 +29,15 @@ struct Caster<c10::IValue> {
   }
 };
 
-// A module whose parameters, buffers and children are those of the script, under the same names.
+// A module with the script's own parameters, buffers and children, under the same names.
 std::shared_ptr<torch::nn::Module> mirror_script(const torch::jit::Module& script);
-// A method of the script. See Note [Scripts as they are written].
+// Calls a method of the script. See Note [Scripts as they are written].
 c10::IValue run_script(Engine& engine, const torch::jit::Module& script, const std::string& method,
                        std::vector<c10::IValue> inputs);
 
 }  // namespace detail
 
-// The handle of a sharded TorchScript model. Units and parameters have the names of the script's submodules.
+// The handle of a sharded TorchScript model. Units and parameters have the script's names.
 template <>
 class Sharded<torch::jit::Module> : public ShardedModel {
  public:
@@ -47,13 +46,15 @@ class Sharded<torch::jit::Module> : public ShardedModel {
 
   torch::jit::Module& module() { return module_; }
 
-  // forward(args...), with parameters gathered as they are used. What fork() starts runs at once, in the
-  // order of the script.
+  // Calls forward(args...); units are gathered as operators read them. Arguments are moved and cast as for
+  // torch::nn models. What fork() starts runs at once, in the order of the script. Errors of this library
+  // keep their type.
   template <class... Args>
   c10::IValue operator()(const Args&... args) {
     return run_method("forward", args...);
   }
 
+  // The same for another method.
   template <class... Args>
   c10::IValue run_method(const std::string& method, const Args&... args) {
     return detail::call(
@@ -69,8 +70,8 @@ class Sharded<torch::jit::Module> : public ShardedModel {
   torch::jit::Module module_;
 };
 
-// As for a torch::nn model. Wrap policies see the script's submodules, by path and by the name of their
-// class; by_type<M>() knows none of them. A frozen script has no parameters left and is refused.
+// As for a torch::nn model. Wrap policies see the script's submodules by path and class name; by_type<M>()
+// matches none of them. Throws c10::Error for a frozen script, which has no parameters left.
 [[nodiscard]] Sharded<torch::jit::Module> fully_shard(const World& world, const torch::jit::Module& module,
                                                       const ShardOptions& options = {});
 

@@ -1,4 +1,4 @@
-// fully_shard(): a model whose parameters, gradients and optimizer state are split over the ranks of a World.
+// fully_shard(): shards the parameters, gradients and optimizer state of a model over the ranks of a World.
 #pragma once
 
 #include <fsdp/detail/arguments.h>
@@ -13,6 +13,7 @@
 
 namespace fsdp {
 
+// The handle of a sharded module of type M. Copies share the model and the module. See ShardedModel.
 template <class M>
 class Sharded : public ShardedModel {
  public:
@@ -22,8 +23,9 @@ class Sharded : public ShardedModel {
   M& module() const { return *module_; }
   const std::shared_ptr<M>& ptr() const { return module_; }
 
-  // module->forward(args...), with parameters gathered as they are used. Tensors among the arguments are
-  // moved to the model's device and cast; see docs/sharding.md, "Arguments".
+  // Calls module->forward(args...); units are gathered as operators read them. Tensors among the arguments
+  // are moved to the model's device and cast: see docs/sharding.md, "Arguments". Collective. Throws what
+  // forward throws, CommError if a rank fails, and c10::Error for misuse.
   template <class... Args>
   auto operator()(Args&&... args) {
     return detail::call(
@@ -34,7 +36,8 @@ class Sharded : public ShardedModel {
         detail::fingerprint(args...));
   }
 
-  // fn(module), for methods other than forward.
+  // Calls fn(module), for methods other than forward. What fn captures is not cast; its result is, to
+  // precision.output.
   template <class Fn>
   auto run(Fn&& fn) {
     return detail::call(*engine_, [&](const detail::InputCast&) { return std::forward<Fn>(fn)(*module_); },
@@ -45,7 +48,7 @@ class Sharded : public ShardedModel {
   std::shared_ptr<M> module_;
 };
 
-// An AnyModule is asked for Tensor results.
+// The handle of a sharded AnyModule, whose forward must return a Tensor.
 template <>
 class Sharded<torch::nn::AnyModule> : public ShardedModel {
  public:
@@ -73,14 +76,13 @@ std::shared_ptr<Engine> shard_module(const World& world, torch::nn::Module& modu
                                      const ShardOptions& options);
 }
 
-// Splits the parameters of `module` over the ranks of `world`, in place, and returns the handle to train it
-// with. The module is moved to world.device() first. Collective. A module inside that was given to
-// fully_shard before keeps its units and options and becomes part of the new model; keep its handle until
-// then.
+// Shards `module` over the ranks of `world`, in place, on world.device(), and returns the handle to train it
+// with. The handle shares ownership of the module. Collective. A submodule that was sharded before keeps its
+// units and options and becomes part of the new model; keep its handle until then.
 //
-// Throws c10::Error when the module cannot be sharded: a parameter that another tensor is a view of, a type
-// that cannot be communicated, an unknown ignored path; and on every rank when ranks have different models or
-// options, with the rank and the first difference.
+// Throws c10::Error if the module cannot be sharded: a parameter that another tensor is a view of, a dtype
+// that cannot be communicated, an unknown ignored path. Throws on every rank if ranks have different models
+// or options, with the rank and the first difference.
 template <class M>
 requires std::is_base_of_v<torch::nn::Module, M> Sharded<M> fully_shard(const World& world,
                                                                         std::shared_ptr<M> module,

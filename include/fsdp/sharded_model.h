@@ -1,4 +1,4 @@
-// What every sharded model offers, whatever its module's type.
+// ShardedModel: the handle of a sharded model, whatever its module's type.
 #pragma once
 
 #include <fsdp/insight.h>
@@ -18,12 +18,13 @@ struct Unit;
 }  // namespace detail
 
 enum class BufferSync : uint8_t {
-  broadcast,  // all become rank 0's
-  average,    // floating ones the average over the ranks; others rank 0's
+  broadcast,  // all buffers become rank 0's
+  average,    // floating-point buffers are averaged over the ranks; others become rank 0's
 };
 
-// While it lives, a parameter of a sharded model (or a view of one) is gathered and stays where it is: for
-// kernels that take data_ptr(). Only inside a call of the model or a backward; other tensors pass.
+// While it lives, the unit of `tensor`, a sharded parameter or a view of one, stays gathered: for kernels
+// that take data_ptr(). Only inside a call of the model or a backward, else it throws c10::Error; other
+// tensors pass. Waits for the all-gather as an operator does.
 class [[nodiscard]] Use {
  public:
   explicit Use(const at::Tensor& tensor);
@@ -36,8 +37,8 @@ class [[nodiscard]] Use {
 };
 inline Use use(const at::Tensor& tensor) { return Use(tensor); }
 
-// While it lives, gradients stay whole on this rank and are not reduced. They are with the first backward
-// after it. To drop them instead call the model's zero_grad(); an optimizer does not know of them.
+// While it lives, gradients stay unsharded on this rank. They are reduced by the first backward after the
+// scope ends. To drop them instead, call the model's zero_grad(): the optimizer's does not know of them.
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<detail::Engine> engine);
@@ -50,15 +51,15 @@ class [[nodiscard]] NoSync {
 };
 
 struct FullParamsOptions {
-  // What was written to the parameters goes into the shards at the end; each rank's own part counts.
+  // On close, write changes back to the shards; each rank takes its own part.
   bool write_back = false;
-  bool rank0_only = false;  // other ranks send their shards and have nothing to read; not with write_back
+  bool rank0_only = false;  // other ranks send their shards and cannot read; not with write_back
   bool offload = false;     // in host memory
   std::string module = {};  // path: only the units that hold parameters of this module; empty: all
 };
 
-// While it lives, the module's parameters are whole and in full precision, in memory of their own. Scopes
-// may lie inside each other. Collective.
+// While it lives, the module's parameters are unsharded, in the shard's dtype, in memory of their own. Scopes
+// may nest. Collective, outside of calls and backwards: else c10::Error.
 class [[nodiscard]] FullParams {
  public:
   FullParams(std::shared_ptr<detail::Engine> engine, const FullParamsOptions& options);
@@ -71,30 +72,33 @@ class [[nodiscard]] FullParams {
   int scope_;
 };
 
-// A handle; copies share the model. Threads: one at a time. Collective: every rank makes the same calls in
-// the same order.
+// A handle; copies share the model. Threads: one at a time. Every rank makes the same calls in the same
+// order. Calls throw CommError if a rank fails, c10::Error for misuse. They work on the current stream.
 class ShardedModel {
  public:
   explicit ShardedModel(std::shared_ptr<detail::Engine> engine);
 
-  // What optimizers take: per parameter, this rank's slice of it [elements, 1-D, maybe none], the same
-  // tensors every time; after backward, .grad() is the slice of the reduced gradient.
+  // What optimizers take: this rank's slice of each parameter, 1-D and maybe empty, the same tensors every
+  // time. After backward, .grad() is the slice of the reduced gradient, undefined if no rank used it.
   std::vector<at::Tensor> parameters() const;
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
-  // This rank's shard of every unit, padding included.
+  // This rank's flat shards, padding included: one per unit, dtype, and trainable or frozen.
   std::vector<at::Tensor> flat_parameters() const;
 
-  // Scales gradients so that their norm over all ranks is at most `max_norm`; returns the norm before, a
-  // scalar on the device. norm_type: 2, infinity, or any p > 0. Collective.
+  // Scales gradients so that their norm over all ranks is at most `max_norm`. Returns the norm before, an
+  // fp32 scalar on the device. norm_type: 2, infinity, or any p > 0. Collective.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
+  // Clamps every gradient element to [-clip_value, clip_value]. Local; not for complex gradients.
   void clip_grad_value_(double clip_value);
-  // The p-norm of every whole parameter, and of its gradient, over all ranks: [parameters], fp64, in the
-  // order of parameters(), on the device; 0 where there is no gradient. p: 2, infinity, or any p > 0. For
-  // optimizers that scale by layer (LARS, LAMB). One collective each.
+  // The p-norm of every unsharded parameter, and of its gradient: [parameters], fp64, in the order of
+  // parameters(), on the device; 0 where there is no gradient. p: 2, infinity, or any p > 0. For optimizers
+  // that scale by layer (LARS, LAMB). Collective.
   at::Tensor parameter_norms(double p = 2.0) const;
   at::Tensor gradient_norms(double p = 2.0) const;
+  // Also drops what no_sync() kept.
   void zero_grad();
 
+  // Scopes: see NoSync and FullParams.
   NoSync no_sync();
   FullParams full_params(const FullParamsOptions& options);
   FullParams full_params(bool write_back = false);
@@ -103,22 +107,23 @@ class ShardedModel {
   std::vector<OpStats> comm_stats() const;
   std::vector<UnitCounts> unit_counts() const;
   TrainingState training_state() const;
-  int64_t num_parameters() const;                               // elements, tied ones once
-  double local_sharding_ratio() const;                          // of them, on this rank
-  ParameterInfo parameter_info(const std::string& name) const;  // throws, with near names, for an unknown one
-  std::string describe() const;                                 // units, sizes, types and shards as a tree
-  // Of the trainable parameters' values, the same on any number of ranks; in reproducible mode. Collective.
+  int64_t num_parameters() const;                               // elements; tied parameters count once
+  double local_sharding_ratio() const;                          // the fraction of them on this rank
+  ParameterInfo parameter_info(const std::string& name) const;  // unknown name: throws, with near names
+  std::string describe() const;                                 // units, sizes, dtypes and shards as text
+  // Reproducible mode only: a hash of the trainable parameters, the same on any number of ranks. Collective.
   uint64_t state_hash() const;
-  // Steps done so far in reproducible mode; set it after loading a checkpoint.
+  // Reproducible mode only: steps done so far. Set it after loading what was saved.
   int64_t step() const;
   void set_step(int64_t step);
-  // The last error this model met, also where the caller did not see it; null: none.
+  // The last error inside this model, even if the caller did not see it; null: none.
   std::exception_ptr last_error() const;
 
-  // Makes the module's buffers the same on all ranks. Sharding does so at the start only; BatchNorm's running
-  // statistics, for example, are then each rank's own. Collective.
+  // Makes the module's buffers the same on all ranks. fully_shard() does so once; after that BatchNorm's
+  // running statistics, for example, are each rank's own. Collective.
   void sync_buffers(BufferSync how = BufferSync::broadcast);
 
+  // The module's training mode.
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;

@@ -3,7 +3,7 @@
 
 namespace fsdp {
 
-// "major.minor.patch", for example "0.1.0". Ranks of one run must agree on it.
+// "major.minor.patch", for example "0.1.0": a string literal. Ranks of one run must have the same.
 const char* version();
 
 }  // namespace fsdp

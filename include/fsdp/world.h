@@ -1,4 +1,4 @@
-// Who takes part in a run: `fsdp::init()` finds this process's rank, meets the others and returns the World.
+// The ranks of a run: init() finds this process's rank, meets the others and returns the World.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,7 +22,7 @@ namespace detail {
 struct WorldState;
 }
 
-// What init() should not find out by itself. Every field that is set beats the environment.
+// Every field that is set overrides the environment.
 struct InitOptions {
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
@@ -30,20 +30,20 @@ struct InitOptions {
   std::optional<int> local_world_size = {};     // processes of this host
   std::optional<std::string> master_addr = {};  // host that serves the store; rank 0's
   std::optional<int> master_port = {};
-  std::optional<c10::Device> device = {};  // default: cuda:(local_rank % visible) when there is one, else cpu
+  std::optional<c10::Device> device = {};  // default: FSDP_DEVICE, else cuda:(local_rank % visible), else cpu
   std::chrono::milliseconds timeout{60000};  // for all ranks to meet
-  // LibTorch's threads for operators. Default: the usable processors divided by the ranks of this host, and
-  // never more than before; unchanged where OMP_NUM_THREADS or MKL_NUM_THREADS is set.
+  // LibTorch's intra-op threads. Default: the usable processors divided by the ranks of this host, never more
+  // than before; unchanged if OMP_NUM_THREADS or MKL_NUM_THREADS is set.
   std::optional<int> threads = {};
-  // On the CPU: memory that tensors give up is kept for the next step instead of going back to the system.
+  // CPU ranks: keep the memory of freed tensors for the next step instead of returning it to the system.
   bool keep_host_memory = true;
 };
 
-// One process of the run, as every rank knows it.
+// One process of the run.
 struct Peer {
   int rank = 0;
   std::string hostname;
-  std::string host_id;  // equal exactly for processes that can share memory
+  std::string host_id;  // equal if and only if the processes can share memory
   int64_t pid = 0;
 };
 
@@ -60,15 +60,16 @@ class World {
   int local_size() const;
   c10::Device device() const;
 
-  // All ranks in order, with host and process.
+  // All ranks, in order.
   const std::vector<Peer>& peers() const;
-  // The distinct hosts, in order of their lowest rank.
+  // Names of the distinct hosts, in order of their lowest rank.
   std::vector<std::string> hosts() const;
 
   // Where rank and size came from, for example "RANK and WORLD_SIZE (torchrun)".
   const std::string& source() const;
 
-  // The key-value store all ranks share. Keys under "fsdp/" belong to the library.
+  // The key-value store of the run. Keys under "fsdp/" belong to the library. It ends with the process that
+  // serves it.
   const c10::intrusive_ptr<c10d::Store>& store() const;
 
   detail::WorldState& state() const { return *state_; }
@@ -77,21 +78,22 @@ class World {
   std::shared_ptr<detail::WorldState> state_;
 };
 
-// Meets the other ranks. Collective; returns when all are there.
+// Meets the other ranks; returns when all are there. Collective. Also sets LibTorch's threads, and on CPU
+// ranks its allocator (see InitOptions).
 //
-// Rank and size come from, in this order: `options`; RANK and WORLD_SIZE (torchrun, Ray,
-// Kubernetes); OMPI_* (OpenMPI); SLURM_* under srun; PMI_* (MPICH, Intel MPI); otherwise this process is
-// alone. Throws RendezvousError within `options.timeout` when the environment is wrong or incomplete, a rank
-// is missing or there twice, the address or port cannot be used, or a rank runs another build; the message
-// names the offender.
+// Rank and size come from the first of: `options`; RANK and WORLD_SIZE (torchrun, Ray, Kubernetes); OMPI_*
+// (OpenMPI); SLURM_* under srun; PMI_* (MPICH, Intel MPI). With none of these this is the only rank. Throws
+// RendezvousError within `options.timeout` if the environment is wrong or incomplete, a rank is missing or
+// there twice, the address or port cannot be used, or a rank runs another build; it names the rank at fault.
 World init(const InitOptions& options = {});
 
 // Runs `fn` in `ranks` new processes of this machine, as ranks 0 .. ranks-1 of one World, and waits for them.
+// Of `options` it reads device, timeout, threads and keep_host_memory.
 //
-// The processes are forked: call it before this process starts threads, CUDA or parallel LibTorch work. When
-// one rank fails, the others get ten seconds to notice (a stopped one: one second), then SIGKILL. Throws
-// Error with the first cause: the rank that failed by itself, in the words of its exception; ranks that
-// failed because of another one are named only where no rank failed by itself.
+// The processes are forked: call it before this process starts threads, CUDA or parallel LibTorch work. If a
+// rank fails, the others get ten seconds to notice (a stopped one: one second), then SIGKILL. Throws Error
+// with the message of the rank that failed by itself; a rank that failed because of another is named only if
+// no rank failed by itself.
 void run_local(int ranks, const std::function<void(World&)>& fn, const InitOptions& options = {});
 
 }  // namespace fsdp

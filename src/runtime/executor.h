@@ -1,4 +1,4 @@
-// The only part that moves parameters: gathers units into slots and releases them.
+// Gathers units into slots and releases them, as the plan says or when an operator needs one.
 #pragma once
 
 #include <fsdp/comm.h>

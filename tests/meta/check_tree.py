@@ -5,8 +5,10 @@
 - app, examples and bench see the public headers and models only; models see nothing of fsdp
 - a public header is short, and shows neither a private library nor src/
 - the runtime names no CUDA outside comments
+- lines of .md files, and comments of include/ and src/, fit the columns
 """
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -36,13 +38,25 @@ TORCH = re.compile(r"^(ATen|c10|torch)/")
 PRIVATE_LIBRARIES = re.compile(
     r"^(gtest/|gmock/|benchmark/|CLI/|yaml-cpp/|nlohmann/|xxhash|xxh3|nccl)|record_function\.h$")
 MAX_PUBLIC_LINES = 150
+MAX_COLUMNS = 110
+MAX_TABLE_COLUMNS = 200  # a row of a table cannot be broken
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+COMMENT = re.compile(r"(^|\s)//")
 SUFFIXES = {".cpp", ".h", ".cu", ".cuh"}
 
 
 def code_files(folder):
     return sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES) if folder.is_dir() else []
+
+
+def markdown_files(root):
+    """Those of the tree: not what a build or a virtual environment holds."""
+    found = []
+    for folder, inner, files in os.walk(root):
+        inner[:] = [name for name in inner if name != "build" and not name.startswith(".")]
+        found += [Path(folder) / name for name in files if name.endswith(".md")]
+    return sorted(found)
 
 
 def includes(path):
@@ -143,9 +157,36 @@ def check_devices(root):
                 yield f"{path.relative_to(root)}:{number}: names CUDA, but the runtime is for every device"
 
 
+def is_breakable(line):
+    """False for a single word, a link for example, after the marker of a comment or a list."""
+    return len(line.strip(" /*-").split()) > 1
+
+
+def lines_with_limits(root):
+    """(path, number, line, columns it may have) of every line that has a limit."""
+    for path in markdown_files(root):
+        fenced = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                fenced = not fenced
+            row = line.startswith("|") and not fenced
+            yield path, number, line, MAX_TABLE_COLUMNS if row else MAX_COLUMNS
+    for path in code_files(root / "include") + code_files(root / "src"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if COMMENT.search(line):
+                yield path, number, line, MAX_COLUMNS
+
+
+def check_columns(root):
+    for path, number, line, limit in lines_with_limits(root):
+        if len(line) > limit and is_breakable(line):
+            where = f"{path.relative_to(root).as_posix()}:{number}"
+            yield f"{where}: {len(line)} columns; at most {limit}"
+
+
 def check(root):
     root = Path(root).resolve()
-    rules = (check_registered, check_arrows, check_users, check_public_headers, check_devices)
+    rules = (check_registered, check_arrows, check_users, check_public_headers, check_devices, check_columns)
     return [breach for rule in rules for breach in rule(root)]
 
 

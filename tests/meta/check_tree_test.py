@@ -18,7 +18,13 @@ GOOD = {
     "bench/comm.cpp": '#include <fsdp/fsdp.h>\n#include "models/gpt2.h"\n',
     "tests/unit/base/log_test.cpp": '#include "base/log.h"\n',
     "tests/CMakeLists.txt": "fsdp_test_binary(NAME unit_tests SOURCES unit/base/log_test.cpp)\n",
+    "README.md": "# A library\n\n| word | meaning |\n|---|---|\n",
 }
+
+
+def words(columns):
+    """A sentence of exactly so many columns."""
+    return ("word " * columns)[:columns - 1] + "."
 
 
 class CheckTree(unittest.TestCase):
@@ -101,6 +107,39 @@ class CheckTree(unittest.TestCase):
     def test_cuda_elsewhere_and_in_comments(self):
         self.assertEqual(self.breaches({"src/launch/device.cpp": "if (device.is_cuda()) return;\n",
                                         "src/runtime/engine.cpp": "return;  // on CUDA too\n"}), [])
+
+    def test_long_line_of_a_page(self):
+        for name in ("README.md", "src/README.md", "docs/design.md", "examples/01_hello/README.md"):
+            self.assertEqual(self.breaches({name: f"# Title\n{words(110)}\n"}), [])
+            self.assert_red({name: f"# Title\n{words(111)}\n"}, f"{name}:2", "111 columns", "at most 110")
+
+    def test_long_line_of_an_example_on_a_page(self):
+        self.assert_red({"README.md": f"```\n{words(111)}\n```\n"}, "README.md:2")
+        self.assert_red({"README.md": f"```\n| {words(109)}\n```\n"}, "README.md:2")
+
+    def test_row_of_a_table(self):
+        row = lambda columns: f"| {words(columns - 4)} |\n"
+        self.assertEqual(self.breaches({"README.md": row(200)}), [])
+        self.assert_red({"README.md": row(201)}, "201 columns", "at most 200")
+        self.assert_red({"README.md": f"```\n```\n{row(201)}"}, "README.md:3")
+
+    def test_long_word_on_a_page(self):
+        self.assertEqual(self.breaches({"README.md": "x" * 300 + f"\n- {'x' * 300}\n"}), [])
+
+    def test_pages_that_are_not_ours(self):
+        for folder in ("build", ".venv/lib", ".git", "tests/consumers/build"):
+            self.assertEqual(self.breaches({f"{folder}/page.md": words(300)}), [])
+
+    def test_long_comment(self):
+        for name in ("include/fsdp/comm.h", "src/base/log.cpp", "src/kernels/cuda/sum.cu"):
+            self.assertEqual(self.breaches({name: f"// {words(107)}\n"}), [])
+            self.assert_red({name: f"int a;\n// {words(108)}\n"}, f"{name}:2", "111 columns")
+            self.assert_red({name: f"int a;  // {words(100)}\n"}, f"{name}:1", "111 columns")
+
+    def test_long_lines_that_are_no_comments(self):
+        self.assertEqual(self.breaches({"src/base/log.cpp": f'auto a = "https://{words(200)}";\n',
+                                        "src/base/log.h": f"// {'x' * 300}\n",
+                                        "tests/unit/base/log_test.cpp": f"// {words(300)}\n"}), [])
 
 
 if __name__ == "__main__":

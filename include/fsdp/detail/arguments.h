@@ -1,4 +1,4 @@
-// What happens around a call of forward: entering the model, casting what goes in and comes out.
+// Calls of forward: entering the model, casting arguments and results.
 #pragma once
 
 #include <fsdp/detail/casts.h>
@@ -14,7 +14,7 @@ namespace fsdp::detail {
 
 class Engine;
 
-// The tensors among forward's arguments, also inside containers, to notice ranks that are fed the same batch.
+// Collects the tensors among forward's arguments, inside containers too: to warn of equal batches.
 template <class T>
 void collect(std::vector<at::Tensor>& tensors, const T& value) {
   if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
@@ -30,7 +30,7 @@ std::vector<at::Tensor> fingerprint(const Args&... args) {
   return tensors;
 }
 
-// Between construction and destruction, the model's parameters may be used.
+// While it lives, operators may read the model's parameters.
 class Entry {
  public:
   Entry(Engine& engine, const std::vector<at::Tensor>& arguments);
@@ -38,7 +38,7 @@ class Entry {
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
-  // What the caller is about to get instead of a result.
+  // The call throws `error`.
   void failed(const std::exception& error);
   const InputCast& input() const { return input_; }
   const InputCast& output() const { return output_; }
@@ -66,8 +66,8 @@ auto call(Engine& engine, Fn&& fn, const std::vector<at::Tensor>& arguments) {
   }
 }
 
-// What forward takes by non-const reference is the caller's own variable, cast in place; anything else is a
-// value that was cast.
+// Whether an argument is a variable of the caller that can be cast in place, for a non-const reference in
+// forward. Otherwise forward gets a cast copy.
 template <class Arg>
 constexpr bool kVariable =
     std::is_lvalue_reference_v<Arg> && !std::is_const_v<std::remove_reference_t<Arg>> &&
@@ -82,14 +82,14 @@ decltype(auto) pass(const InputCast& cast, Arg&& arg) {
   }
 }
 
-// Bit i of `Mask`: argument i is passed in place.
+// Whether forward compiles with argument i cast in place for each bit i of `Mask`.
 template <size_t Mask, class M, class... Args, size_t... I>
 constexpr bool takes(std::index_sequence<I...>) {
   return requires(M & module, const InputCast& cast) {
     module.forward(pass<((Mask >> I) & 1) != 0, Args>(cast, std::declval<Args>())...);
   };
 }
-// The first mask that compiles; 0 where none does, so that the compiler tells about the plain call.
+// The first mask that compiles; 0 if none does, so that the compiler reports the plain call.
 template <size_t Mask, class M, class... Args>
 constexpr size_t in_place_mask() {
   if constexpr (takes<Mask, M, Args...>(std::index_sequence_for<Args...>()))

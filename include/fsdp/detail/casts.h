@@ -1,4 +1,4 @@
-// Which tensors there are in an argument, and how they are cast and moved.
+// Finds the tensors in an argument, moves and casts them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@
 
 namespace fsdp::detail {
 
-// To which type floating tensors are cast, and to which device all tensors are moved; none: they stay.
+// The dtype floating-point tensors are cast to, and the device all tensors are moved to; none: unchanged.
 struct InputCast {
   std::optional<at::ScalarType> to = {};
   std::optional<c10::Device> device = {};
@@ -26,8 +26,8 @@ struct InputCast {
 bool changes(const InputCast& cast, const at::Tensor& tensor);
 at::Tensor cast_tensor(const InputCast& cast, const at::Tensor& tensor);
 
-// Tensors, and tensors inside vectors, arrays, maps, tuples, pairs, optionals and what fsdp_each_tensor()
-// lists, are cast; anything else passes. A Caster that casts has each(value, fn), which shows what is inside.
+// Casts tensors, also inside vectors, arrays, maps, tuples, pairs, optionals and what fsdp_each_tensor()
+// lists; anything else passes unchanged. A Caster that casts has each(value, fn), which visits them.
 template <class T>
 struct Caster {
   static constexpr bool kCasts = false;
@@ -48,7 +48,7 @@ struct Caster<at::Tensor> {
   }
 };
 
-// What is cast in a copy of the whole: `each` calls fn(member) for every member, of a const value or not.
+// Casts the members of a copy of the value. `Each` calls fn(member) for every member, const or not.
 template <class T, class Each>
 struct CopyCaster {
   template <class Fn>
@@ -110,9 +110,8 @@ struct Caster<std::tuple<Ts...>> : CopyCaster<std::tuple<Ts...>, EachMember> {
   static constexpr bool kCasts = (Caster<Ts>::kCasts || ...);
 };
 
-// A type of the user's own, beside which there is
+// A user's own type opts in with a function beside it that lists its tensors, and members that hold some:
 //   template <class Fn> void fsdp_each_tensor(Batch& batch, Fn fn) { fn(batch.x), fn(batch.y); }
-// that lists its tensors, and members that have some.
 struct LookAt {
   void operator()(const auto&) const {}
 };

@@ -25,7 +25,8 @@ void tree_sum_scalar(void* dst, const void* const* src, int sources, size_t coun
 void tree_sum_avx2(void* dst, const void* const* src, int sources, size_t count, DType type, double scale);
 void tree_sum_avx512(void* dst, const void* const* src, int sources, size_t count, DType type, double scale);
 
-// The best path this processor has. FSDP_SIMD=scalar|avx2|avx512 in the environment asks for a lesser one.
+// The best path that was compiled (CMake's FSDP_SIMD) and that this processor has. The environment variable
+// FSDP_SIMD=scalar or avx2 allows no better one.
 struct SumPath {
   const char* name;
   TreeSum run;
