@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/process_watch.h"
 #include "comm/backend.h"
-#include "comm/shm/process_watch.h"
 
 namespace fsdp::detail {
 
