@@ -2,48 +2,22 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/comm_options.h>
+#include <fsdp/work.h>
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
-
 namespace fsdp {
 
 class World;
 namespace detail {
-
-class TimedWork;
 struct CommState;
-}  // namespace detail
-
-enum class ReduceOp : uint8_t { sum, average };
-
-// What memory from Comm::allocate is for.
-enum class MemoryUse : uint8_t {
-  gather,  // a slot: target of all_gather. One memory for all ranks of a host where the backend can
-  reduce,  // input of reduce_scatter: this rank's own, readable by the others where the backend can
-};
-
-enum class BackendKind : uint8_t { automatic, local, shm, nccl, c10d };
-
-using C10dFactory = std::function<c10::intrusive_ptr<::c10d::Backend>(
-    const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size)>;
-
-struct CommOptions {
-  BackendKind backend =
-      BackendKind::automatic;  // nccl for CUDA; shm for CPU ranks of one host; local for threads
-  std::chrono::milliseconds timeout{300000};  // of every wait that does not say otherwise
-  C10dFactory c10d = {};                      // makes the backend when `backend` is c10d
-};
+}
 
 // Totals of one operation in one group since it was made.
 struct OpStats {
@@ -51,27 +25,6 @@ struct OpStats {
   int64_t count = 0;
   int64_t bytes = 0;   // of the full buffer: the gathered slot, the input of a reduce
   double seconds = 0;  // this thread spent in the call and in wait()
-};
-
-// A collective in flight. Dropping it waits; while an exception unwinds, as drop() does.
-class [[nodiscard]] Work {
- public:
-  Work() = default;
-  explicit Work(std::shared_ptr<detail::TimedWork> pending);
-  Work(Work&&) noexcept = default;
-  Work& operator=(Work&& other) noexcept;
-  ~Work();
-
-  // CPU: returns when the data is there. CUDA: orders what follows on the current stream, without blocking.
-  // Throws CommError when a peer dies or leaves, ranks disagree, or the group's timeout passes.
-  void wait();
-  // The same with another timeout; on CUDA the calling thread waits for the data.
-  void wait(std::chrono::milliseconds timeout);
-  // For a rank that fails by itself: waits a second at most (local, shm). Then the group's next call throws.
-  void drop();
-
- private:
-  std::shared_ptr<detail::TimedWork> pending_;
 };
 
 // The ranks of one group, seen from one of them. A cheap handle; copies share the group.
