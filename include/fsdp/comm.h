@@ -38,6 +38,7 @@ class Comm {
  public:
   // A group of all ranks of `world`. Collective.
   static Comm create(const World& world, const CommOptions& options = {});
+  explicit Comm(std::shared_ptr<detail::CommState> state);  // the library's own way to make one
 
   int rank() const;
   int size() const;
@@ -96,7 +97,6 @@ class Comm {
   std::vector<OpStats> stats() const;
 
  private:
-  explicit Comm(std::shared_ptr<detail::CommState> state);
   std::shared_ptr<detail::CommState> state_;
 };
 

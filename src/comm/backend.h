@@ -53,6 +53,9 @@ class CommBackend {
   virtual const char* name() const = 0;
   // Whether operations that differ between ranks are found before they move a byte.
   virtual bool compares_operations() const { return false; }
+  // Whether reduce_scatter and all_reduce sum along the tree over the rank index (Note [The tree of sums]).
+  // Reproducible mode relies on it.
+  virtual bool sums_in_order() const { return false; }
   // Whether memory allocated for gathers is one for all ranks.
   virtual bool shares_memory() const { return false; }
   virtual at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) = 0;

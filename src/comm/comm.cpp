@@ -117,7 +117,7 @@ Comm Comm::create(const World& world, const CommOptions& options) {
 int Comm::rank() const { return state_->info.rank; }
 int Comm::size() const { return state_->info.size; }
 std::chrono::milliseconds Comm::timeout() const { return state_->info.options.timeout; }
-bool Comm::sums_in_order() const { return state_->backend->compares_operations(); }
+bool Comm::sums_in_order() const { return state_->backend->sums_in_order(); }
 bool Comm::shares_memory() const { return state_->backend->shares_memory(); }
 const char* Comm::backend_name() const { return state_->backend->name(); }
 

@@ -53,6 +53,7 @@ class SharedBackend final : public CommBackend {
 
   const char* name() const override { return name_; }
   bool compares_operations() const override { return true; }
+  bool sums_in_order() const override { return true; }
   bool shares_memory() const override { return true; }
 
   void wait_for_all_to_join();
