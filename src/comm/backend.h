@@ -31,6 +31,12 @@ class PendingWork {
 };
 using WorkPtr = std::shared_ptr<PendingWork>;
 
+// Why a rank ended its group.
+enum class AbortCause : uint8_t {
+  caller,  // somebody called Comm::abort
+  order,   // ranks were asked for different operations: see Note [Order of operations]
+};
+
 // Where a group's ranks live and how they find each other. `store` is the group's own part of the world's
 // store.
 struct GroupInfo {
@@ -71,7 +77,9 @@ class CommBackend {
   virtual WorkPtr recv(const at::Tensor& tensor, int from, OpInfo info) = 0;
   virtual WorkPtr barrier(OpInfo info) = 0;
 
-  virtual void abort(std::string_view reason) = 0;
+  virtual void abort(AbortCause cause, std::string_view reason) = 0;
+  // Of a group that was aborted, by this rank or by one that it heard from.
+  virtual AbortCause abort_cause() const { return AbortCause::caller; }
   virtual void leaving(std::string_view /*why*/) {}
 };
 

@@ -67,9 +67,10 @@ class NcclBackend final : public CommBackend {
     return post(tensor, from, false, std::move(info));
   }
   WorkPtr barrier(OpInfo info) override;
-  void abort(std::string_view reason) override {
-    watchdog_->report(CommFault::aborted, info_.rank, std::string(reason));
+  void abort(AbortCause cause, std::string_view reason) override {
+    watchdog_->abort(cause, std::string(reason));
   }
+  AbortCause abort_cause() const override { return watchdog_->abort_cause(); }
 
  private:
   class DeviceWork;
@@ -78,7 +79,7 @@ class NcclBackend final : public CommBackend {
 
   Lane open_lane(const std::string& key);
   void abort_lanes();
-  [[noreturn]] void throw_creation(std::string reason) const;
+  [[noreturn]] void throw_creation(const NcclFailure& failure) const;
   // Enqueues `call` on the lane's stream behind what the current stream holds.
   template <class Call>
   WorkPtr enqueue(Lane& lane, OpInfo info, std::string signature, std::vector<at::Tensor> keep, Call call);
@@ -156,15 +157,11 @@ Lane NcclBackend::open_lane(const std::string& key) {
                                                    [this] { return watchdog_ && watchdog_->faulted(); });
     return {std::move(comm), device_.getStreamFromGlobalPool(info_.device, /*isHighPriority=*/true)};
   } catch (const NcclFailure& failure) {
-    throw_creation(failure.what());
+    throw_creation(failure);
   }
 }
 
-void NcclBackend::throw_creation(std::string reason) const {
-  if (reason.find("Duplicate GPU") != std::string::npos)
-    reason +=
-        ". Give every rank a GPU of its own; for tests on one GPU set NCCL_HOSTID to another value on every "
-        "rank";
+void NcclBackend::throw_creation(const NcclFailure& failure) const {
   throw CommError({.fault = CommFault::backend,
                    .rank = world_rank(info_, info_.rank),
                    .culprit = -1,
@@ -172,7 +169,7 @@ void NcclBackend::throw_creation(std::string reason) const {
                    .label = "nccl",
                    .sequence = 0,
                    .elapsed = {},
-                   .reason = std::move(reason)});
+                   .reason = failure.what() + creation_advice(failure.result())});
 }
 
 void NcclBackend::throw_if_faulted(const InFlight& operation) const {

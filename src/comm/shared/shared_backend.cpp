@@ -77,7 +77,7 @@ class SharedBackend final : public CommBackend {
     return issue(make_barrier_op(), 0, at::kByte, 0, std::move(info), {});
   }
 
-  void abort(std::string_view reason) override { gate_.report(CommFault::aborted, info_.rank, reason); }
+  void abort(AbortCause /*cause*/, std::string_view reason) override { abort(reason); }
   void leaving(std::string_view why) override {
     gate_.note(why.empty() ? "" : "it left the group: " + std::string(why), info_.rank);
   }
@@ -86,6 +86,7 @@ class SharedBackend final : public CommBackend {
   class CollectiveWork;
   class MessageWork;
 
+  void abort(std::string_view reason) { gate_.report(CommFault::aborted, info_.rank, reason); }
   // `tensors`: what the operation reads and writes.
   WorkPtr issue(RoundOpPtr op, int64_t elements, at::ScalarType type, int argument, OpInfo info,
                 std::vector<at::Tensor> tensors);

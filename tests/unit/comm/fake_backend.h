@@ -12,6 +12,7 @@ class FakeBackend final : public CommBackend {
  public:
   bool compares = false;
   bool in_order = false;
+  AbortCause cause = AbortCause::caller;
 
   const char* name() const override { return "fake"; }
   bool compares_operations() const override { return compares; }
@@ -29,7 +30,8 @@ class FakeBackend final : public CommBackend {
   WorkPtr send(const at::Tensor&, int, OpInfo) override { return done(); }
   WorkPtr recv(const at::Tensor&, int, OpInfo) override { return done(); }
   WorkPtr barrier(OpInfo) override { return done(); }
-  void abort(std::string_view /*reason*/) override {}
+  void abort(AbortCause why, std::string_view /*reason*/) override { cause = why; }
+  AbortCause abort_cause() const override { return cause; }
 
  private:
   class Done final : public PendingWork {
