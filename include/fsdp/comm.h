@@ -2,48 +2,22 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/comm_options.h>
+#include <fsdp/work.h>
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace c10d {
-class Backend;
-class Store;
-}  // namespace c10d
-
 namespace fsdp {
 
 class World;
 namespace detail {
-
-class TimedWork;
 struct CommState;
-}  // namespace detail
-
-enum class ReduceOp : uint8_t { sum, average };
-
-// What memory from Comm::allocate is for.
-enum class MemoryUse : uint8_t {
-  gather,  // a slot, the target of all_gather; local, shm: one memory for all ranks
-  reduce,  // the input of reduce_scatter; local, shm: the other ranks can read it
-};
-
-enum class BackendKind : uint8_t { automatic, local, shm, nccl, c10d };
-
-using C10dFactory = std::function<c10::intrusive_ptr<::c10d::Backend>(
-    const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size)>;
-
-struct CommOptions {
-  // automatic: c10d if it is set below, nccl for CUDA, local for threads, shm for processes of one host.
-  BackendKind backend = BackendKind::automatic;
-  std::chrono::milliseconds timeout{300000};  // of every wait without a timeout of its own
-  C10dFactory c10d = {};                      // creates the backend when `backend` is c10d
-};
+}
 
 // Totals of one operation in one group since the group was created.
 struct OpStats {
@@ -51,27 +25,6 @@ struct OpStats {
   int64_t count = 0;
   int64_t bytes = 0;   // of full buffers: the gathered slot, the input of a reduce-scatter
   double seconds = 0;  // that the calling thread spent in the call and in wait()
-};
-
-// An operation in flight. The destructor waits; while an exception unwinds, it does as drop().
-class [[nodiscard]] Work {
- public:
-  Work() = default;
-  explicit Work(std::shared_ptr<detail::TimedWork> pending);
-  Work(Work&&) noexcept = default;
-  Work& operator=(Work&& other) noexcept;
-  ~Work();
-
-  // CPU: returns when the data is there. CUDA: orders the current stream behind it, without blocking. Throws
-  // CommError if a peer dies or leaves, ranks disagree, or the group's timeout passes.
-  void wait();
-  // The same with another timeout. On CUDA it blocks the calling thread until the data is there.
-  void wait(std::chrono::milliseconds timeout);
-  // For a rank that fails by itself: waits at most 1 s (local, shm); past that, the group has failed.
-  void drop();
-
- private:
-  std::shared_ptr<detail::TimedWork> pending_;
 };
 
 // The ranks of one group, seen from one of them. A cheap handle; copies share the group.
@@ -85,6 +38,7 @@ class Comm {
  public:
   // A group of all ranks of `world`. Collective.
   static Comm create(const World& world, const CommOptions& options = {});
+  explicit Comm(std::shared_ptr<detail::CommState> state);  // the library's own way to make one
 
   int rank() const;
   int size() const;
@@ -143,7 +97,6 @@ class Comm {
   std::vector<OpStats> stats() const;
 
  private:
-  explicit Comm(std::shared_ptr<detail::CommState> state);
   std::shared_ptr<detail::CommState> state_;
 };
 

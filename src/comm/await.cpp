@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "comm/shm/process_watch.h"
+#include "base/process_watch.h"
 
 namespace fsdp::detail {
 

@@ -31,6 +31,12 @@ class PendingWork {
 };
 using WorkPtr = std::shared_ptr<PendingWork>;
 
+// Why a rank ended its group.
+enum class AbortCause : uint8_t {
+  caller,  // somebody called Comm::abort
+  order,   // ranks were asked for different operations: see Note [Order of operations]
+};
+
 // Where a group's ranks live and how they find each other. `store` is the group's own part of the world's
 // store.
 struct GroupInfo {
@@ -53,6 +59,9 @@ class CommBackend {
   virtual const char* name() const = 0;
   // Whether operations that differ between ranks are found before they move a byte.
   virtual bool compares_operations() const { return false; }
+  // Whether reduce_scatter and all_reduce sum along the tree over the rank index (Note [The tree of sums]).
+  // Reproducible mode relies on it.
+  virtual bool sums_in_order() const { return false; }
   // Whether memory allocated for gathers is one for all ranks.
   virtual bool shares_memory() const { return false; }
   virtual at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) = 0;
@@ -68,7 +77,9 @@ class CommBackend {
   virtual WorkPtr recv(const at::Tensor& tensor, int from, OpInfo info) = 0;
   virtual WorkPtr barrier(OpInfo info) = 0;
 
-  virtual void abort(std::string_view reason) = 0;
+  virtual void abort(AbortCause cause, std::string_view reason) = 0;
+  // Of a group that was aborted, by this rank or by one that it heard from.
+  virtual AbortCause abort_cause() const { return AbortCause::caller; }
   virtual void leaving(std::string_view /*why*/) {}
 };
 

@@ -81,6 +81,21 @@ void check_parts(const CommState& state, const at::Tensor& whole, const at::Tens
               state.info.size, " ranks it must be ", part.numel() * state.info.size);
 }
 
+// Ends the group, and says how the ranks differ if that is found soon.
+[[noreturn]] void throw_order_differs(CommState& state) {
+  constexpr const char* kReason = "ranks were asked for different operations";
+  state.backend->abort(detail::AbortCause::order, kReason);
+  state.order.throw_difference(state.info);
+  throw CommError({.fault = CommFault::aborted,
+                   .rank = detail::world_rank(state.info, state.info.rank),
+                   .culprit = -1,
+                   .op = "check_order",
+                   .label = "operations so far",
+                   .sequence = 0,
+                   .elapsed = {},
+                   .reason = kReason});
+}
+
 template <class Start>
 Work start(const std::shared_ptr<CommState>& state, const char* op, std::string_view label, size_t bytes,
            Start issue, bool collective = true) {
@@ -117,7 +132,7 @@ Comm Comm::create(const World& world, const CommOptions& options) {
 int Comm::rank() const { return state_->info.rank; }
 int Comm::size() const { return state_->info.size; }
 std::chrono::milliseconds Comm::timeout() const { return state_->info.options.timeout; }
-bool Comm::sums_in_order() const { return state_->backend->compares_operations(); }
+bool Comm::sums_in_order() const { return state_->backend->sums_in_order(); }
 bool Comm::shares_memory() const { return state_->backend->shares_memory(); }
 const char* Comm::backend_name() const { return state_->backend->name(); }
 
@@ -206,21 +221,13 @@ void Comm::check_order(bool now) {
   if (!state_->keeps_order()) return;
   const at::Tensor sum =
       at::full({1}, state_->order.digest(), at::TensorOptions(state_->info.device).dtype(at::kLong));
-  state_->explained([&] {
+  const bool equal = state_->explained([&] {
     state_->backend->all_reduce(sum, ReduceOp::sum, OpInfo{"all_reduce", "order of operations"})
         ->wait(state_->info.options.timeout, /*blocking=*/now);
     state_->order.ask(state_->info, sum);
-    if (state_->order.look(state_->info, now)) return;
-    abort(detail::OrderLog::kDiffer);
-    throw CommError({.fault = CommFault::aborted,
-                     .rank = detail::world_rank(state_->info, rank()),
-                     .culprit = -1,
-                     .op = "check_order",
-                     .label = "operations so far",
-                     .sequence = 0,
-                     .elapsed = {},
-                     .reason = detail::OrderLog::kDiffer});
+    return state_->order.look(state_->info, now);
   });
+  if (!equal) throw_order_differs(*state_);
 }
 
 void Comm::share_order() const {
@@ -253,7 +260,7 @@ Comm Comm::split(int colour, std::string_view name) {
 }
 
 void Comm::abort(std::string_view reason) {
-  if (state_->owner.is_this()) state_->backend->abort(reason);
+  if (state_->owner.is_this()) state_->backend->abort(detail::AbortCause::caller, reason);
 }
 
 void Comm::leaving(std::string_view why) {

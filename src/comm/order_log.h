@@ -21,8 +21,6 @@ namespace fsdp::detail {
 
 class OrderLog {
  public:
-  static constexpr const char* kDiffer = "ranks were asked for different operations";
-
   void add(const char* op, std::string_view label, size_t bytes);
   int64_t digest() const { return static_cast<int64_t>(digest_); }
 

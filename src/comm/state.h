@@ -53,8 +53,7 @@ struct CommState {
       return fn();
     } catch (const CommError& error) {
       const CommFault fault = error.details().fault;
-      const bool by_order =
-          fault == CommFault::aborted && error.details().reason.find(OrderLog::kDiffer) != std::string::npos;
+      const bool by_order = fault == CommFault::aborted && backend->abort_cause() == AbortCause::order;
       if (keeps_order() && (fault == CommFault::backend || fault == CommFault::timeout || by_order))
         order.throw_difference(info);
       throw;

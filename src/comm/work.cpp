@@ -1,5 +1,5 @@
 #include <c10/util/Exception.h>
-#include <fsdp/comm.h>
+#include <fsdp/work.h>
 
 #include <exception>
 #include <utility>

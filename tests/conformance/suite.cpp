@@ -142,6 +142,7 @@ void check_collectives(World& world, const Conduct& conduct) {
 
 void check_repeatable_bits(World& world, const Conduct& conduct) {
   auto comm = Comm::create(world, conduct.options);
+  require(comm.sums_in_order() == conduct.tree_sums, "the backend says whether it sums along the tree");
   constexpr int64_t kPart = 50001;
   std::vector<at::Tensor> inputs;
   for (int r = 0; r < comm.size(); ++r) {

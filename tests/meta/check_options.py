@@ -17,7 +17,7 @@ STRUCTS = {
     "UnitOptions": "include/fsdp/options.h",
     "Reproducible": "include/fsdp/options.h",
     "FullParamsOptions": "include/fsdp/sharded_model.h",
-    "CommOptions": "include/fsdp/comm.h",
+    "CommOptions": "include/fsdp/comm_options.h",
     "InitOptions": "include/fsdp/world.h",
 }
 NO_OPTIONS = {"ModuleInfo"}  # what a wrap policy is shown

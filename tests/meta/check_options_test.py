@@ -73,7 +73,7 @@ GOOD = {
     "include/fsdp/options.h": OPTIONS,
     "include/fsdp/sharded_model.h": "struct FullParamsOptions {\n  bool offload = false;\n};\n",
     "include/fsdp/world.h": "struct InitOptions {\n  std::optional<int> rank = {};\n};\n",
-    "include/fsdp/comm.h": "struct CommOptions {\n  std::chrono::milliseconds timeout{300};  // of waits\n};\n",
+    "include/fsdp/comm_options.h": "struct CommOptions {\n  std::chrono::milliseconds timeout{300};  // of waits\n};\n",
 }
 
 
@@ -107,7 +107,7 @@ class CheckOptions(unittest.TestCase):
     def test_other_default(self):
         self.assert_red("docs/options.md", "`true`", "`false`", "cast_inputs is `true` in the header, and `false` here")
         self.assert_red("include/fsdp/options.h", "Strategy::full_shard", "Strategy::no_shard", "`no_shard` in the header")
-        self.assert_red("include/fsdp/comm.h", "{300}", "{500}", "`500` in the header, and `300` here")
+        self.assert_red("include/fsdp/comm_options.h", "{300}", "{500}", "`500` in the header, and `300` here")
         self.assert_red("include/fsdp/options.h", "microbatches = 1", "microbatches", "`` in the header")
 
     def test_missing_table(self):
@@ -126,7 +126,7 @@ class CheckOptions(unittest.TestCase):
         self.assert_red("include/fsdp/options.h", "struct ModuleInfo {", "struct Offload {", "Offload is not known")
 
     def test_header_that_cannot_be_read(self):
-        found = self.breaches("include/fsdp/comm.h", "struct CommOptions", "struct Options")
+        found = self.breaches("include/fsdp/comm_options.h", "struct CommOptions", "struct Options")
         self.assertIn("no fields of CommOptions were found", found)
 
     def test_fields_of_our_headers(self):

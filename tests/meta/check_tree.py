@@ -2,6 +2,7 @@
 
 - every tests/**/*_test.cpp is named in tests/CMakeLists.txt
 - the folders of src/ include each other along the arrows only, and the pure ones reach no torch header
+- the folders of src/comm do not include each other, but for the engine in comm/shared
 - app, examples and bench see the public headers and models only; models see nothing of fsdp
 - a public header is short, and shows neither a private library nor src/
 - the runtime names no CUDA outside comments
@@ -32,6 +33,11 @@ ARROWS["optim"] = ARROWS["runtime"] | {"runtime", "modes"}
 ARROWS["graph"] = ARROWS["runtime"] | {"runtime"}
 ARROWS["shard"] = ARROWS["runtime"] | {"runtime", "modes"}
 ARROWS["checkpoint"] = ARROWS["runtime"] | {"runtime", "modes", "optim"}
+
+# folder of src/comm -> the other folders of src/comm it may include. All see comm's own files; of those, only
+# the one that chooses a backend sees the backends.
+COMM_ARROWS = {"local": {"shared"}, "shm": {"shared"}, "shared": set(), "nccl": set(), "c10d": set()}
+COMM_CHOOSER = "make_backend.cpp"
 
 PURE = {"kernels", "layout", "plan"}
 TORCH = re.compile(r"^(ATen|c10|torch)/")
@@ -119,6 +125,23 @@ def check_arrows(root):
                 yield f"{where}: reaches the torch header {found}, but {folder} is pure"
 
 
+def check_comm_arrows(root):
+    comm = root / "src" / "comm"
+    folder_of = lambda path: path.relative_to(comm).parts[0] if path.parent != comm else ""
+    for path in code_files(comm):
+        where = path.relative_to(root).as_posix()
+        folder = folder_of(path)
+        if folder and folder not in COMM_ARROWS:
+            yield f"{where}: src/comm/{folder} is no folder of comm; add it to the arrows in check_tree.py"
+            continue
+        allowed = COMM_ARROWS[folder] if folder else set(COMM_ARROWS) if path.name == COMM_CHOOSER else set()
+        for name in includes(path):
+            ours = resolve(root, path, name)
+            other = folder_of(ours) if ours and ours.is_relative_to(comm) else ""
+            if other and other != folder and other not in allowed:
+                yield f"{where}: includes {name}, but comm/{folder or path.name} may not see comm/{other}"
+
+
 def check_users(root):
     for folder in ("app", "examples", "bench"):
         for path in code_files(root / folder):
@@ -186,7 +209,8 @@ def check_columns(root):
 
 def check(root):
     root = Path(root).resolve()
-    rules = (check_registered, check_arrows, check_users, check_public_headers, check_devices, check_columns)
+    rules = (check_registered, check_arrows, check_comm_arrows, check_users, check_public_headers, check_devices,
+             check_columns)
     return [breach for rule in rules for breach in rule(root)]
 
 

@@ -13,6 +13,12 @@ GOOD = {
     "src/kernels/cpu/sum.cpp": '#include "kernels/cpu/sum.h"\n#include "base/log.h"\n',
     "src/kernels/cpu/sum.h": "#include <cstdint>\n",
     "src/comm/comm.cpp": '#include <fsdp/fsdp.h>\n#include "kernels/cpu/sum.h"\n#include "base/log.h"\n',
+    "src/comm/backend.h": "",
+    "src/comm/make_backend.cpp": '#include "comm/nccl/nccl.h"\n#include "comm/shm/shm.h"\n',
+    "src/comm/nccl/nccl.h": '#include "comm/backend.h"\n',
+    "src/comm/nccl/nccl.cpp": '#include "comm/nccl/nccl.h"\n',
+    "src/comm/shared/gate.h": '#include "comm/backend.h"\n',
+    "src/comm/shm/shm.h": '#include "comm/backend.h"\n#include "comm/shared/gate.h"\n',
     "examples/01_hello/main.cpp": "#include <fsdp/fsdp.h>\n#include <torch/torch.h>\n",
     "models/gpt2.h": "#include <torch/torch.h>\n",
     "bench/comm.cpp": '#include <fsdp/fsdp.h>\n#include "models/gpt2.h"\n',
@@ -52,8 +58,7 @@ class CheckTree(unittest.TestCase):
         self.assert_red({"tests/CMakeLists.txt": "# unit/base/log_test.cpp\n"}, "log_test.cpp", "never built")
 
     def test_include_against_the_arrows(self):
-        self.assert_red({"src/base/env.cpp": '#include "comm/backend.h"\n', "src/comm/backend.h": ""},
-                        "base may not see comm")
+        self.assert_red({"src/base/env.cpp": '#include "comm/backend.h"\n'}, "base may not see comm")
 
     def test_siblings_do_not_see_each_other(self):
         self.assert_red({"src/launch/store.cpp": '#include "monitor/counters.h"\n', "src/monitor/counters.h": ""},
@@ -64,6 +69,26 @@ class CheckTree(unittest.TestCase):
 
     def test_angle_include_against_the_arrows(self):
         self.assert_red({"src/base/env.cpp": "#  include <kernels/cpu/sum.h>\n"}, "base may not see kernels")
+
+    def test_backends_see_each_other(self):
+        for folder in ("nccl", "c10d", "local"):
+            self.assert_red({f"src/comm/{folder}/watch.cpp": '#include "comm/shm/shm.h"\n'},
+                            f"comm/{folder} may not see comm/shm")
+        self.assert_red({"src/comm/shm/watch.cpp": '#include "../nccl/nccl.h"\n'}, "comm/shm may not see comm/nccl")
+
+    def test_backends_that_do_not_share_memory_see_its_engine(self):
+        for folder in ("nccl", "c10d"):
+            self.assert_red({f"src/comm/{folder}/wait.cpp": '#include "comm/shared/gate.h"\n'},
+                            f"comm/{folder} may not see comm/shared")
+
+    def test_engine_sees_a_backend(self):
+        self.assert_red({"src/comm/shared/gate.cpp": '#include "comm/shm/shm.h"\n'}, "comm/shared may not see comm/shm")
+
+    def test_comm_itself_sees_a_backend(self):
+        self.assert_red({"src/comm/await.cpp": '#include "comm/shm/shm.h"\n'}, "comm/await.cpp may not see comm/shm")
+
+    def test_unknown_folder_of_comm(self):
+        self.assert_red({"src/comm/ucx/ucx.cpp": ""}, "src/comm/ucx is no folder of comm")
 
     def test_src_includes_tests(self):
         self.assert_red({"src/comm/fault.cpp": '#include "tests/support/run_ranks.h"\n',

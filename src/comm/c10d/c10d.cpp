@@ -100,14 +100,17 @@ class C10dBackend final : public CommBackend {
     return run(info, [&] { return inner_->barrier(); });
   }
 
-  void abort(std::string_view reason) override {
+  void abort(AbortCause cause, std::string_view reason) override {
     aborted_ = reason;
+    cause_ = cause;
     try {
       inner_->abort();
     } catch (const std::exception&) {
       // Backends without abort: our own calls refuse from here on, and peers run into their timeout.
     }
   }
+
+  AbortCause abort_cause() const override { return cause_; }
 
   [[noreturn]] void fail(const OpInfo& info, uint64_t sequence, Milliseconds elapsed,
                          const std::string& reason) const {
@@ -146,6 +149,7 @@ class C10dBackend final : public CommBackend {
   c10::intrusive_ptr<::c10d::Backend> inner_;
   std::string name_;
   std::string aborted_;
+  AbortCause cause_ = AbortCause::caller;  // of `aborted_`
   uint64_t sequence_ = 0;
 };
 

@@ -4,6 +4,13 @@
 
 namespace fsdp::detail {
 
+// NCCL has no value of its own for ranks on one GPU.
+std::string creation_advice(std::optional<ncclResult_t> result) {
+  if (result != ncclInvalidUsage) return "";
+  return ". NCCL refuses ranks that share a GPU: give every rank a GPU of its own; for tests on one GPU set "
+         "NCCL_HOSTID to another value on every rank";
+}
+
 NcclCommunicator::NcclCommunicator(const NcclApi& api, const ncclUniqueId& id, int rank, int size,
                                    Milliseconds timeout, std::function<bool()> stop)
     : api_(api), stop_(std::move(stop)) {
@@ -60,7 +67,7 @@ void NcclCommunicator::check(const char* what, ncclResult_t result, Milliseconds
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     result = progress(what);
   }
-  if (result != ncclSuccess) throw NcclFailure(message(what, result));
+  if (result != ncclSuccess) throw NcclFailure(message(what, result), result);
 }
 
 std::string NcclCommunicator::message(const char* what, ncclResult_t result) const {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -15,8 +16,18 @@ namespace fsdp::detail {
 // An NCCL call that failed, with what NCCL says about it.
 class NcclFailure : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit NcclFailure(const std::string& what, std::optional<ncclResult_t> result = {})
+      : std::runtime_error(what), result_(result) {}
+  // What NCCL answered; nothing where we gave up on the call.
+  std::optional<ncclResult_t> result() const { return result_; }
+
+ private:
+  std::optional<ncclResult_t> result_;
 };
+
+// What to do about a communicator that could not be made, to follow NCCL's own words; "" where we know
+// nothing.
+std::string creation_advice(std::optional<ncclResult_t> result);
 
 // Non-blocking (in NCCL's sense): calls that NCCL has not finished are polled until stop() says that the
 // group has failed; making the communicator, when nobody looks after the group yet, also until the timeout.

@@ -84,18 +84,30 @@ std::optional<CommError> Watchdog::fault(const InFlight& operation) const {
                     .reason = found_->reason});
 }
 
+AbortCause Watchdog::abort_cause() const {
+  const std::lock_guard lock(mutex_);
+  return found_ ? found_->cause : AbortCause::caller;
+}
+
 void Watchdog::report(CommFault kind, int culprit, const std::string& reason) {
+  report(Found{kind, AbortCause::caller, culprit, reason});
+}
+
+void Watchdog::abort(AbortCause cause, const std::string& reason) {
+  report(Found{CommFault::aborted, cause, info_.rank, reason});
+}
+
+void Watchdog::report(const Found& found) {
   {
     const std::lock_guard lock(mutex_);
     if (found_) return;
-    found_ = Found{kind, culprit, culprit < 0 ? reason : name_of(info_, culprit) + ": " + reason};
+    found_ = found;
+    if (found.culprit >= 0) found_->reason = name_of(info_, found.culprit) + ": " + found.reason;
   }
   log(LogLevel::debug, "watchdog of rank " + std::to_string(world_rank(info_, info_.rank)) + ": " +
-                           to_string(kind) + ": " + reason);
+                           to_string(found.kind) + ": " + found.reason);
   try {
-    if (!info_.store->check({kFaultKey}))
-      info_.store->set(kFaultKey, to_bytes(std::to_string(static_cast<int>(kind)) + " " +
-                                           std::to_string(culprit) + " " + reason));
+    if (!info_.store->check({kFaultKey})) info_.store->set(kFaultKey, to_bytes(to_text(found)));
   } catch (const std::exception&) {
     // The store went with its host; peers find out by themselves.
   }
@@ -202,17 +214,28 @@ void Watchdog::report_late(const InFlight& late) {
              "). It may be stopped, stuck or much slower than the others");
 }
 
+std::string Watchdog::to_text(const Found& found) {
+  return std::to_string(static_cast<int>(found.kind)) + " " + std::to_string(static_cast<int>(found.cause)) +
+         " " + std::to_string(found.culprit) + " " + found.reason;
+}
+
+Watchdog::Found Watchdog::from_text(const std::string& text) {
+  std::istringstream in(text);
+  int kind = 0;
+  int cause = 0;
+  Found found;
+  in >> kind >> cause >> found.culprit;
+  std::getline(in >> std::ws, found.reason);
+  found.kind = static_cast<CommFault>(kind);
+  found.cause = static_cast<AbortCause>(cause);
+  return found;
+}
+
 void Watchdog::look_at_store() {
   try {
     if (!info_.store->check({kFaultKey})) return;
     const auto bytes = info_.store->get(kFaultKey);
-    std::istringstream in(std::string(bytes.begin(), bytes.end()));
-    int kind = 0;
-    int culprit = -1;
-    std::string reason;
-    in >> kind >> culprit;
-    std::getline(in >> std::ws, reason);
-    report(static_cast<CommFault>(kind), culprit, reason);
+    report(from_text({bytes.begin(), bytes.end()}));
   } catch (const std::exception& error) {
     report(CommFault::backend, -1,
            std::string("the store is gone, and with it the rank that served it: ") + error.what());

@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/process_watch.h"
 #include "comm/backend.h"
-#include "comm/shm/process_watch.h"
 
 namespace fsdp::detail {
 
@@ -54,6 +54,9 @@ class Watchdog {
   std::optional<CommError> fault(const InFlight& operation) const;
   bool faulted() const;
   void report(CommFault kind, int culprit, const std::string& reason);
+  void abort(AbortCause cause, const std::string& reason);
+  // Of a group that was aborted, here or by a rank that wrote so into the store.
+  AbortCause abort_cause() const;
   // `late` was not done in time: finds out through the store who is to blame, and reports that.
   void report_late(const InFlight& late);
   // NCCL said `what`: names the dead peer behind it, if there is one.
@@ -61,11 +64,16 @@ class Watchdog {
 
  private:
   struct Found {
-    CommFault kind;
-    int culprit;
+    CommFault kind = CommFault::backend;
+    AbortCause cause = AbortCause::caller;  // where `kind` is aborted
+    int culprit = -1;
     std::string reason;
   };
 
+  void report(const Found& found);
+  // As the store keeps it, for the other ranks.
+  static std::string to_text(const Found& found);
+  static Found from_text(const std::string& text);
   void loop();
   void look(bool at_store);
   void drop_finished();

@@ -9,17 +9,10 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/liveness.h"
 #include "comm/shared/control.h"
 
 namespace fsdp::detail {
-
-// Knows whether the processes behind the ranks still run.
-class Liveness {
- public:
-  virtual ~Liveness() = default;
-  // Whether the process of this group rank is gone.
-  virtual bool dead(int rank) = 0;
-};
 
 // Note [Doorbells]
 // A rank sleeps on its own doorbell (a futex) and says beforehand which kinds of events it sleeps for.

@@ -11,6 +11,9 @@ struct Bytes {
   char* data = nullptr;
   size_t size = 0;
 };
+inline Bytes bytes_of(const at::Tensor& tensor) {
+  return {static_cast<char*>(tensor.data_ptr()), tensor.nbytes()};
+}
 
 RoundOpPtr make_barrier_op();
 // Everyone copies through the banks.

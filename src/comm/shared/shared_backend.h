@@ -4,9 +4,8 @@
 
 #include <memory>
 
+#include "base/liveness.h"
 #include "comm/backend.h"
-#include "comm/shared/gate.h"
-#include "comm/shared/regions.h"
 #include "comm/shared/segment.h"
 
 namespace fsdp::detail {

@@ -1,8 +1,8 @@
 #include "comm/shm/shm.h"
 
+#include "base/process_watch.h"
 #include "comm/shared/shared_backend.h"
 #include "comm/shm/memfd.h"
-#include "comm/shm/process_watch.h"
 
 namespace fsdp::detail {
 

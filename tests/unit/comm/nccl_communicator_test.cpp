@@ -102,6 +102,29 @@ TEST_F(NcclCommunicatorTest, ErrorsCarryBothOfNcclsTexts) {
                                HasSubstr("socket closed")));
 }
 
+TEST_F(NcclCommunicatorTest, FailuresCarryWhatNcclAnswered) {
+  const auto result_of = [](const std::function<void()>& fn) -> std::optional<ncclResult_t> {
+    try {
+      fn();
+    } catch (const NcclFailure& failure) {
+      return failure.result();
+    }
+    return ncclSuccess;
+  };
+  fake.init = ncclInvalidUsage;
+  EXPECT_EQ(result_of([&] { make(); }), ncclInvalidUsage);
+  fake.init = ncclInProgress;
+  fake.polls_until_async = 1 << 30;
+  EXPECT_EQ(result_of([&] { make(Milliseconds{20}); }), std::nullopt) << "NCCL answered nothing";
+}
+
+// NCCL's words for it differ between versions.
+TEST_F(NcclCommunicatorTest, RanksOnOneGpuAreToldWhatToDo) {
+  EXPECT_THAT(detail::creation_advice(ncclInvalidUsage), HasSubstr("a GPU of its own"));
+  EXPECT_EQ(detail::creation_advice(ncclRemoteError), "");
+  EXPECT_EQ(detail::creation_advice(std::nullopt), "");
+}
+
 TEST_F(NcclCommunicatorTest, AsynchronousErrorsAreSeen) {
   auto comm = make();
   EXPECT_EQ(comm.async_error(), "");

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "comm/shared/gate.h"
+#include "base/liveness.h"
 
 namespace fsdp::detail {
 
@@ -13,7 +13,7 @@ namespace fsdp::detail {
 class ProcessWatch final : public Liveness {
  public:
   explicit ProcessWatch(const std::vector<int64_t>& pids);
-  bool dead(int rank) override;
+  bool dead(int index) override;
 
  private:
   struct Watched {
@@ -21,7 +21,7 @@ class ProcessWatch final : public Liveness {
     Fd pidfd;  // invalid where the kernel or a sandbox does not give one: then the pid is asked
     bool dead = false;
   };
-  std::vector<Watched> peers_;  // by group rank
+  std::vector<Watched> peers_;  // in the order of `pids`
 };
 
 }  // namespace fsdp::detail

@@ -1,4 +1,4 @@
-#include "comm/shm/process_watch.h"
+#include "base/process_watch.h"
 
 #include <poll.h>
 #include <sys/syscall.h>
@@ -23,8 +23,8 @@ ProcessWatch::ProcessWatch(const std::vector<int64_t>& pids) {
   }
 }
 
-bool ProcessWatch::dead(int rank) {
-  Watched& peer = peers_[static_cast<size_t>(rank)];
+bool ProcessWatch::dead(int index) {
+  Watched& peer = peers_[static_cast<size_t>(index)];
   if (!peer.dead) {
     pollfd entry{.fd = peer.pidfd.get(), .events = POLLIN, .revents = 0};
     peer.dead = peer.pidfd.valid() ? ::poll(&entry, 1, 0) == 1 : gone(peer.pid);

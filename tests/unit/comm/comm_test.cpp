@@ -1,0 +1,26 @@
+#include <fsdp/comm.h>
+#include <gtest/gtest.h>
+
+#include "comm/state.h"
+#include "unit/comm/fake_backend.h"
+
+namespace fsdp::detail {
+namespace {
+
+// Reproducible mode lets the backend sum where it says that it sums in order.
+TEST(Comm, SumsInOrderIsNotWhetherOperationsAreCompared) {
+  for (const bool compares : {false, true})
+    for (const bool in_order : {false, true}) {
+      const auto backend = std::make_shared<FakeBackend>();
+      backend->compares = compares;
+      backend->in_order = in_order;
+      const auto state = std::make_shared<CommState>();
+      state->info.size = 2;
+      state->backend = backend;
+      EXPECT_EQ(Comm(state).sums_in_order(), in_order) << "compares operations: " << compares;
+      EXPECT_EQ(state->keeps_order(), !compares) << "sums in order: " << in_order;
+    }
+}
+
+}  // namespace
+}  // namespace fsdp::detail
