@@ -144,6 +144,18 @@ void Reproduction::check_write() const {
               "model.zero_grad() to start the step again");
 }
 
+int64_t Reproduction::held_bytes() const {
+  int64_t bytes = 0;
+  const auto count = [&](const at::Tensor& sum) {
+    if (sum.defined()) bytes += static_cast<int64_t>(sum.nbytes());
+  };
+  for (const auto& [region, sums] : sums_) {
+    count(sums.round);
+    for (const at::Tensor& partial : sums.partials) count(partial);
+  }
+  return bytes;
+}
+
 // value(region, first element, elements) of every segment, by unit, region and segment. A unit that is whole
 // on every rank is looked at by all; of the others every rank looks at its own segments.
 template <class Value>

@@ -35,6 +35,7 @@ class Reproduction final : public StepMode {
   void drop_round() override;
   void restart(const Units& units) override;
   void check_write() const override;
+  int64_t held_bytes() const override;
   // The same bits for every W.
   double norm_sum(const Units& units, Mesh& mesh, double p) const override;
   uint64_t hash(const Units& units, Mesh& mesh) const override;

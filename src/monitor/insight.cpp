@@ -99,25 +99,6 @@ const char* to_string(UnitState state) {
 
 namespace detail {
 
-namespace {
-
-// Slices may lie in one gradient shard, or each somewhere else.
-int64_t gradient_bytes(const UnitRegion& region) {
-  std::set<const c10::StorageImpl*> counted;
-  int64_t bytes = 0;
-  const auto count = [&](const at::Tensor& gradient) {
-    if (gradient.defined() && gradient.has_storage() &&
-        counted.insert(gradient.storage().unsafeGetStorageImpl()).second)
-      bytes += static_cast<int64_t>(gradient.storage().nbytes());
-  };
-  count(region.gradient);
-  for (const auto& param : region.unit->params)
-    if (&param->region() == &region) count(param->slice.grad());
-  return bytes;
-}
-
-}  // namespace
-
 MemoryStats Engine::memory_stats() const {
   MemoryStats stats;
   int64_t whole = 0;
@@ -127,23 +108,20 @@ MemoryStats Engine::memory_stats() const {
     for (const auto& param : unit->params)
       whole += param->place.numel * static_cast<int64_t>(c10::elementSize(param->region().master)) *
                (param->requires_grad ? 2 : 1);
-    for (const auto& region : unit->regions) {
-      stats.parameter_bytes += static_cast<int64_t>(region->shard.nbytes());
-      stats.gradient_bytes += gradient_bytes(*region);
-    }
   }
-  stats.arena_bytes = executor_.arena_bytes();
-  stats.buffer_bytes = gradients_.buffer_bytes();
-  stats.overflow_bytes = executor_.overflow_bytes();
-  for (const auto& unit : units) stats.overflow_bytes += unit->kept_bytes();
-  stats.current_bytes = stats.parameter_bytes + stats.gradient_bytes + stats.arena_bytes +
-                        stats.buffer_bytes + stats.overflow_bytes;
+  const Ledger now = ledger();
+  stats.parameter_bytes = now[MemoryKind::shards];
+  stats.gradient_bytes = now[MemoryKind::gradient_shards];
+  stats.arena_bytes = now[MemoryKind::slots];
+  stats.buffer_bytes = now[MemoryKind::buffers];
+  stats.overflow_bytes = now[MemoryKind::slots_outside] + now[MemoryKind::parts];
+  stats.partial_sum_bytes = now[MemoryKind::partial_sums];
+  stats.wire_bytes = now[MemoryKind::wires];
+  stats.current_bytes = now.total();
   stats.peak_bytes = std::max(peak_bytes_, stats.current_bytes);
   stats.saved_bytes = whole - stats.current_bytes;
   return stats;
 }
-
-void Engine::note_memory() { peak_bytes_ = memory_stats().peak_bytes; }
 
 }  // namespace detail
 

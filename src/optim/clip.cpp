@@ -10,7 +10,7 @@
 #include <map>
 #include <vector>
 
-#include "runtime/engine.h"
+#include "runtime/model.h"
 #include "watch/quiet.h"
 
 namespace fsdp {
@@ -18,18 +18,18 @@ namespace detail {
 
 namespace {
 
-std::vector<at::Tensor> gradients_of(const Engine& engine) {
+std::vector<at::Tensor> gradients_of(const Model& model) {
   std::vector<at::Tensor> gradients;
-  for (const UnitParam* param : engine.params)
+  for (const UnitParam* param : model.params)
     if (param->slice.grad().defined()) gradients.push_back(param->slice.grad());
   return gradients;
 }
 
 // Of the gradients' norms the sum of powers, which ranks can add; for infinity the largest. A few kernels in
 // all: a device has thousands of parameters.
-at::Tensor local_norm(const Engine& engine, double p, bool sharded) {
+at::Tensor local_norm(const Model& model, double p, bool sharded) {
   std::map<at::ScalarType, std::vector<at::Tensor>> gradients;  // by the type of their norms
-  for (const UnitParam* param : engine.params) {
+  for (const UnitParam* param : model.params) {
     const at::Tensor& grad = param->slice.grad();
     if (!grad.defined() || grad.numel() == 0 || (param->unit->layout.ranks > 1) != sharded) continue;
     gradients[grad.is_complex() ? at::kComplexDouble : at::kDouble].push_back(grad);
@@ -38,39 +38,39 @@ at::Tensor local_norm(const Engine& engine, double p, bool sharded) {
   for (const auto& [type, list] : gradients)
     for (at::Tensor& norm : at::_foreach_norm(list, p, type)) norms.push_back(std::move(norm));
   if (norms.empty())
-    return at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(engine.world.device()));
+    return at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(model.world.device()));
   const at::Tensor all = at::stack(norms);
   return (std::isinf(p) ? all.max() : all.pow(p).sum()).view({1});
 }
 
 // Over the ranks that hold one copy of the model between them.
-at::Tensor norm_of(Engine& engine, double p) {
-  at::Tensor total = local_norm(engine, p, true);
-  Comm& row = engine.mesh.row;
+at::Tensor norm_of(Model& model, double p) {
+  at::Tensor total = local_norm(model, p, true);
+  Comm& row = model.mesh.row;
   if (row.size() > 1) {
     const at::Tensor all = at::empty({row.size()}, total.options());
     row.all_gather(all, total, "clip_grad_norm_").wait();
     total = std::isinf(p) ? all.max() : all.sum();
   }
-  const at::Tensor whole = local_norm(engine, p, false);
+  const at::Tensor whole = local_norm(model, p, false);
   total = std::isinf(p) ? total.maximum(whole) : (total + whole).pow(1.0 / p);
   return total.squeeze().to(at::kFloat);
 }
 
 // See Note [Reproducible].
-at::Tensor ordered_norm(Engine& engine, double p) {
-  const double total = engine.mode->norm_sum(engine.units, engine.mesh, p);
+at::Tensor ordered_norm(Model& model, double p) {
+  const double total = model.mode->norm_sum(model.units, model.mesh, p);
   return at::full({}, std::isinf(p) ? total : std::pow(total, 1.0 / p),
-                  at::TensorOptions().dtype(at::kFloat).device(engine.world.device()));
+                  at::TensorOptions().dtype(at::kFloat).device(model.world.device()));
 }
 
-at::Tensor clip_norm(Engine& engine, double max_norm, double norm_type) {
+at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
   TORCH_CHECK(norm_type > 0, "fsdp: clip_grad_norm_ with norm_type ", norm_type,
               "; it must be positive or infinity");
   const Quiet quiet;
-  const at::Tensor total = engine.mode ? ordered_norm(engine, norm_type) : norm_of(engine, norm_type);
+  const at::Tensor total = model.mode ? ordered_norm(model, norm_type) : norm_of(model, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  const std::vector<at::Tensor> gradients = gradients_of(engine);
+  const std::vector<at::Tensor> gradients = gradients_of(model);
   if (!gradients.empty()) at::_foreach_mul_(gradients, factor.squeeze());
   return total;
 }
@@ -79,7 +79,7 @@ at::Tensor clip_norm(Engine& engine, double max_norm, double norm_type) {
 }  // namespace detail
 
 at::Tensor ShardedModel::clip_grad_norm_(double max_norm, double norm_type) {
-  return detail::clip_norm(detail::current(engine_), max_norm, norm_type);
+  return detail::clip_norm(detail::model_of(engine_), max_norm, norm_type);
 }
 
 void ShardedModel::clip_grad_value_(double clip_value) {

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "runtime/engine.h"
+#include "runtime/model.h"
 #include "watch/quiet.h"
 
 namespace fsdp {
@@ -18,10 +18,10 @@ namespace {
 using PartOf = const at::Tensor& (*)(const UnitParam& param);
 
 // [parameters] of this rank's parts alone, in fp64. What is undefined or empty has none.
-at::Tensor norms_here(const Engine& engine, double p, PartOf part_of) {
-  const auto real = at::TensorOptions().dtype(at::kDouble).device(engine.world.device());
+at::Tensor norms_here(const Model& model, double p, PartOf part_of) {
+  const auto real = at::TensorOptions().dtype(at::kDouble).device(model.world.device());
   std::vector<at::Tensor> norms;
-  for (const UnitParam* param : engine.params) {
+  for (const UnitParam* param : model.params) {
     const at::Tensor& part = part_of(*param);
     norms.push_back(
         part.defined() && part.numel() > 0
@@ -32,25 +32,25 @@ at::Tensor norms_here(const Engine& engine, double p, PartOf part_of) {
 }
 
 // [parameters] those that are split over the row.
-at::Tensor sharded_ones(const Engine& engine) {
-  const at::Tensor host = at::empty({static_cast<int64_t>(engine.params.size())}, at::kBool);
+at::Tensor sharded_ones(const Model& model) {
+  const at::Tensor host = at::empty({static_cast<int64_t>(model.params.size())}, at::kBool);
   bool* sharded = host.mutable_data_ptr<bool>();
-  for (const UnitParam* param : engine.params) *sharded++ = param->unit->layout.ranks > 1;
-  return host.to(engine.world.device());
+  for (const UnitParam* param : model.params) *sharded++ = param->unit->layout.ranks > 1;
+  return host.to(model.world.device());
 }
 
 // All ranks get the same bits: they add up the same numbers in the same order.
-at::Tensor norms_over_ranks(Engine& engine, double p, PartOf part_of, const char* label) {
+at::Tensor norms_over_ranks(Model& model, double p, PartOf part_of, const char* label) {
   TORCH_CHECK(p > 0, "fsdp: ", label, " with p = ", p, "; it must be positive or infinity");
   const Quiet quiet;
-  const at::Tensor mine = norms_here(engine, p, part_of);
-  Comm& row = engine.mesh.row;
+  const at::Tensor mine = norms_here(model, p, part_of);
+  Comm& row = model.mesh.row;
   if (row.size() == 1) return mine;
   at::Tensor all = at::empty({row.size() * mine.numel()}, mine.options());
   row.all_gather(all, mine, label).wait();
   all = all.view({row.size(), -1});
   const at::Tensor together = std::isinf(p) ? all.amax(0) : all.pow(p).sum(0).pow(1.0 / p);
-  return at::where(sharded_ones(engine), together, mine);
+  return at::where(sharded_ones(model), together, mine);
 }
 
 }  // namespace
@@ -58,13 +58,13 @@ at::Tensor norms_over_ranks(Engine& engine, double p, PartOf part_of, const char
 
 at::Tensor ShardedModel::parameter_norms(double p) const {
   return detail::norms_over_ranks(
-      detail::current(engine_), p,
+      detail::model_of(engine_), p,
       [](const detail::UnitParam& param) -> const at::Tensor& { return param.slice; }, "parameter_norms");
 }
 
 at::Tensor ShardedModel::gradient_norms(double p) const {
   return detail::norms_over_ranks(
-      detail::current(engine_), p,
+      detail::model_of(engine_), p,
       [](const detail::UnitParam& param) -> const at::Tensor& { return param.slice.grad(); },
       "gradient_norms");
 }

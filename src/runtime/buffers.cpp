@@ -1,6 +1,6 @@
 #include "runtime/buffers.h"
 
-#include "runtime/engine.h"
+#include "runtime/model.h"
 #include "watch/quiet.h"
 
 namespace fsdp {
@@ -32,8 +32,8 @@ void sync_buffers(const torch::nn::Module& module, Comm& comm, BufferSync how) {
 }  // namespace detail
 
 void ShardedModel::sync_buffers(BufferSync how) {
-  detail::Engine& engine = detail::current(engine_);
-  detail::sync_buffers(engine.module, engine.mesh.all, how);
+  detail::Model& model = detail::model_of(engine_);
+  detail::sync_buffers(model.module, model.mesh.all, how);
 }
 
 }  // namespace fsdp

@@ -3,12 +3,11 @@
 
 #include <fsdp/sharded.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,13 +16,12 @@
 #include "plan/schedule.h"
 #include "runtime/executor.h"
 #include "runtime/gradients.h"
-#include "runtime/mesh.h"
-#include "runtime/step_mode.h"
-#include "runtime/unit.h"
+#include "runtime/ledger.h"
+#include "runtime/model.h"
 
 namespace fsdp::detail {
 
-class Engine : public std::enable_shared_from_this<Engine> {
+class Engine final : public Model, public std::enable_shared_from_this<Engine> {
  public:
   // `mode`: null, or what makes a step of several backwards.
   Engine(const World& world, torch::nn::Module& module, const ShardOptions& options, Mesh mesh,
@@ -66,17 +64,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void before_accumulate(UnitParam& param);
   void after_accumulate(UnitParam& param);
 
-  const World world;
-  const std::shared_ptr<torch::nn::Module> module_owner;  // a handle of an inner model may be the last
-  torch::nn::Module& module;
-  const ShardOptions options;
-  Mesh mesh;
-  const std::unique_ptr<StepMode> mode;  // null: every backward is a step
   // Called after every reduced backward, by all ranks.
   std::vector<std::function<void(Engine&)>> after_backward;
-  std::recursive_mutex mutex;  // of pins and loans: a forward may have threads of its own
-  std::vector<std::shared_ptr<Unit>> units;
-  std::vector<UnitParam*> params;       // in order of definition
   std::shared_ptr<Engine> merged_into;  // another model has taken over the units
 
   // Called once, when all units are there.
@@ -89,6 +78,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   TrainingState training_state() const { return state_; }
   std::exception_ptr last_error() const { return last_error_; }
+  Ledger ledger() const { return take_ledger(*this, executor_, gradients_); }
   MemoryStats memory_stats() const;
 
  private:
@@ -121,7 +111,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void watch(UnitParam& param);
   void watch_accumulator(UnitParam& param);
   void warn_of_equal_batches(const std::vector<at::Tensor>& arguments);
-  void note_memory();
+  void note_memory() { peak_bytes_ = std::max(peak_bytes_, ledger().total()); }
 
   Schedule schedule_;
   Executor executor_;

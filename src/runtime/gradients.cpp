@@ -1,10 +1,6 @@
 #include "runtime/gradients.h"
 
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/_foreach_zero.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -24,23 +20,6 @@ Gradients::Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device 
       units_(units),
       shards_(mesh, mode, policy_),
       writers_(device) {}
-
-void Gradients::reserve(int64_t bytes) {
-  if (bytes <= (arena_.defined() ? arena_.numel() : 0)) return;
-  const Quiet quiet;
-  arena_ = at::Tensor();
-  arena_ = mesh_.row.allocate(MemoryUse::reduce, bytes, at::kByte);
-}
-
-int64_t Gradients::buffer_bytes() const {
-  int64_t bytes = arena_.defined() ? arena_.numel() : 0;
-  for (const auto& unit : units_)
-    for (const auto& region : unit->regions)
-      if (region->buffer.defined() && !region->buffer.is_same(region->gradient) &&
-          !(arena_.defined() && region->buffer.is_alias_of(arena_)))
-        bytes += static_cast<int64_t>(region->buffer.nbytes());
-  return bytes;
-}
 
 void Gradients::arrived(UnitParam& param) {
   const Quiet quiet;
@@ -100,86 +79,6 @@ void Gradients::copy_waiting() {
   copy_from_.clear();
 }
 
-// Planned: memory at the planned place. Otherwise, and while gradients are kept back, memory of its own.
-void Gradients::open(Unit& unit) { open(unit, sync ? schedule_.opening(unit.id) : nullptr); }
-
-void Gradients::open(Unit& unit, const Reduction* planned) {
-  if (planned != nullptr) take_planned_place(unit, *planned);
-  open_regions(unit);
-  unit.open = true;
-  unit.opened = schedule_.boundary();
-}
-
-// A region may have been thawed since the unit was opened.
-void Gradients::open_regions(Unit& unit) {
-  bool padded = !unit.open;
-  for (const auto& region : unit.regions) {
-    if (!region->layout.trainable || region->buffer.defined()) continue;
-    region->buffer = own_buffer(unit, *region);
-    padded = true;
-  }
-  if (padded) clear_padding(unit);
-}
-
-void Gradients::take_planned_place(Unit& unit, const Reduction& planned) {
-  if (unit.layout.ranks == 1) return;
-  carve(unit, arena_, planned.offset, &UnitRegion::buffer, &UnitRegion::reduce);
-  for (const auto& region : unit.regions)
-    if (region->buffer.defined()) mesh_.row.claim(as_reals(region->buffer));
-}
-
-bool Gradients::in_arena(const UnitRegion& region) const {
-  return arena_.defined() && region.buffer.defined() && region.buffer.is_alias_of(arena_);
-}
-
-// A gradient may come earlier on this rank than the plan says; ranks reduce in the same memory.
-void Gradients::move_to_plan(Unit& unit, const Reduction& planned) {
-  if (unit.layout.ranks == 1) return;
-  std::vector<at::Tensor> here;
-  for (const auto& region : unit.regions) here.push_back(region->buffer);
-  if (std::all_of(unit.regions.begin(), unit.regions.end(),
-                  [&](const auto& region) { return !region->buffer.defined() || in_arena(*region); }))
-    return;
-  take_planned_place(unit, planned);
-  for (size_t i = 0; i < here.size(); ++i)
-    if (here[i].defined()) unit.regions[i]->buffer.copy_(here[i]);
-}
-
-void Gradients::leave_plan() {
-  for (const auto& unit : units_)
-    for (const auto& region : unit->regions)
-      if (unit->open && in_arena(*region)) region->buffer = region->buffer.clone();
-}
-
-// A whole gradient that needs no cast is summed where it stays.
-at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
-  if (unit.layout.ranks == 1 && region.reduce == region.gradient_type && mode_ == nullptr &&
-      !shards_.busy(region)) {
-    shards_.make(region);
-    if (!region.shown) return region.gradient;
-    GradientShards::forget(region);
-  }
-  return at::empty({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
-}
-
-void Gradients::clear_padding(Unit& unit) {
-  std::vector<at::Tensor> gaps;
-  for (const auto& region : unit.regions) {
-    if (!region->buffer.defined()) continue;
-    int64_t end = 0;
-    const auto gap_before = [&](int64_t start) {
-      if (start > end) gaps.push_back(region->buffer.narrow(0, end, start - end));
-    };
-    for (const auto& param : unit.params) {
-      if (&param->region() != region.get()) continue;
-      gap_before(param->place.offset);
-      end = param->place.offset + param->place.numel;
-    }
-    gap_before(region->buffer.numel());
-  }
-  if (!gaps.empty()) at::_foreach_zero_(gaps);
-}
-
 void Gradients::at_boundary() {
   const Quiet quiet;
   copy_waiting();
@@ -225,15 +124,6 @@ void Gradients::reduce_at_end() {
   for_each_param([](UnitParam& param) { param.used = false; });
 }
 
-// Per parameter, whether this rank has had a gradient for it since the last reduce; at last, whether there is
-// one that the plan does not have.
-std::vector<int64_t> Gradients::used_here(bool surprised) {
-  std::vector<int64_t> used;
-  for_each_param([&](UnitParam& param) { used.push_back(param.used ? 1 : 0); });
-  used.push_back(surprised ? 1 : 0);
-  return used;
-}
-
 // `used`: how many ranks used each parameter; empty: the reduces know it.
 void Gradients::show(const std::vector<int64_t>& used) {
   size_t next = 0;
@@ -244,38 +134,6 @@ void Gradients::show(const std::vector<int64_t>& used) {
     if (somewhere && param.gradient_slice.defined()) GradientShards::show(param);
     if (alone()) param.fired = false;
   });
-}
-
-// Ranks tell each other what they used. Where the policy allows, all of them wait for the answer. Elsewhere
-// the host would then wait in every step: there it is read only by a rank that left out a parameter of the
-// plan, which no rank may have used, or used one that is not in the plan. The latter must happen on all ranks
-// at once.
-bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
-  std::string late;
-  bool left_out = false;
-  for (const auto& unit : units_)
-    if (unit->open) late = unit->name;
-  for_each_param([&](UnitParam& param) { left_out = left_out || (param.reduced && !param.used); });
-  const bool surprised = std::exchange(surprised_, false) || !late.empty();
-  if (policy_.asks_ranks_every_step) {
-    used = sum_over_ranks(used_here(surprised), "used parameters");
-    return used.back() > 0;
-  }
-  at::Tensor total = on_device(used_here(surprised));
-  Work work = mesh_.all.all_reduce(total, ReduceOp::sum, "used parameters");
-  if (!surprised && !left_out) {
-    work.wait();
-    return false;
-  }
-  work.wait(mesh_.all.timeout());
-  used = on_host(total);
-  TORCH_CHECK(
-      !surprised || used.back() == mesh_.all.size(), "fsdp: rank ", mesh_.all.rank(),
-      " has gradients for other parameters than in the steps before",
-      late.empty() ? "" : " (unit '" + late + "')", " and ", mesh_.all.size() - used.back(),
-      " other ranks do not; off the CPU a rank may begin to use a parameter only when all ranks do, in "
-      "the same step");
-  return surprised;
 }
 
 void Gradients::reduce_planned(bool task_end) {
@@ -368,28 +226,6 @@ void Gradients::end_round(const std::vector<int64_t>& used) {
   });
 }
 
-void Gradients::check_finite(const UnitParam& param, const at::Tensor& gradient) {
-  if (not_finite_ == nullptr && !at::isfinite(gradient).all().item<bool>()) not_finite_ = &param;
-}
-
-// By all ranks, so that all stop at the same step.
-void Gradients::throw_not_finite() {
-  std::vector<int64_t> found(static_cast<size_t>(mesh_.all.size()), 0);
-  std::vector<const UnitParam*> all;
-  for_each_param([&](UnitParam& param) { all.push_back(&param); });
-  if (const auto* mine = std::exchange(not_finite_, nullptr))
-    found[static_cast<size_t>(mesh_.all.rank())] =
-        1 + (std::find(all.begin(), all.end(), mine) - all.begin());
-  found = sum_over_ranks(found, "gradients not finite");
-  std::string who;
-  for (size_t r = 0; r < found.size(); ++r)
-    if (found[r] > 0)
-      who += (who.empty() ? "" : ", ") + std::string("of '") +
-             all[static_cast<size_t>(found[r] - 1)]->names.front() + "' on rank " + std::to_string(r);
-  TORCH_CHECK(who.empty(), "fsdp: gradients are not finite: ", who,
-              ". The parameters are unchanged; look at that rank's batch, the loss and the learning rate.");
-}
-
 void Gradients::drop() {
   copy_to_.clear();
   copy_from_.clear();
@@ -408,23 +244,6 @@ void Gradients::abandon() {
   surprised_ = false;
   shards_.drop_pending();
   shards_.let_go(units_);
-}
-
-at::Tensor Gradients::on_device(const std::vector<int64_t>& values) const {
-  return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong)
-      .to(device_, /*non_blocking=*/false, /*copy=*/true);
-}
-
-std::vector<int64_t> Gradients::on_host(const at::Tensor& values) {
-  const at::Tensor here = values.cpu();
-  const auto* data = here.const_data_ptr<int64_t>();
-  return {data, data + here.numel()};
-}
-
-std::vector<int64_t> Gradients::sum_over_ranks(const std::vector<int64_t>& values, const char* label) {
-  at::Tensor exchanged = on_device(values);
-  mesh_.all.all_reduce(exchanged, ReduceOp::sum, label).wait(mesh_.all.timeout());
-  return on_host(exchanged);
 }
 
 }  // namespace fsdp::detail

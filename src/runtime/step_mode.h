@@ -33,6 +33,9 @@ class StepMode {
   // Throws c10::Error where parameters may not be written now.
   virtual void check_write() const = 0;
 
+  // Of sums that wait for other backwards of the step.
+  virtual int64_t held_bytes() const = 0;
+
   // Sum over all gradients of |x|^p, or the largest |x| for infinity. Collective.
   virtual double norm_sum(const Units& units, Mesh& mesh, double p) const = 0;
   // Of all parameters. Collective.

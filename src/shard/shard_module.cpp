@@ -1,32 +1,19 @@
-// fully_shard(): from a module to an engine with shards.
-#include <ATen/ops/empty.h>
+// fully_shard(): what is sharded, and in which order.
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/host_pool.h"
 #include "layout/units.h"
 #include "modes/replica_check.h"
-#include "modes/reproducible.h"
 #include "runtime/buffers.h"
 #include "runtime/checks.h"
-#include "runtime/engine.h"
-#include "shard/agreement.h"
-#include "shard/choose_paths.h"
-#include "shard/module_walk.h"
-#include "shard/tape.h"
+#include "shard/sharding.h"
 #include "shard/wrap.h"
-#include "watch/messages.h"
-#include "watch/quiet.h"
 
 namespace fsdp::detail {
-
-namespace {
 
 // `tensor` becomes `other`. A tensor without memory cannot do so by set_data().
 void take_place(const at::Tensor& tensor, const at::Tensor& other) {
@@ -35,60 +22,6 @@ void take_place(const at::Tensor& tensor, const at::Tensor& other) {
   else
     tensor.set_data(other);
 }
-
-class Sharding {
- public:
-  Sharding(const World& world, torch::nn::Module& module, const ShardOptions& options)
-      : world_(world), module_(module), options_(options), quiet_() {}
-
-  std::shared_ptr<Engine> run();
-
- private:
-  void make_engine(const Comm& all);
-  void find_inner();
-  void check_inner() const;
-  void agree_on_tapes(Comm& all);
-  std::shared_ptr<Tape> tape_of(const at::Tensor& tensor) const {
-    return by_tape_ ? Tape::of(tensor) : nullptr;
-  }
-  void absorb_inner();
-  std::vector<UnitDecl> units();
-  std::vector<PlannedUnit> plan_units();
-  void check_params(const std::vector<UnitDecl>& decls) const;
-  void check_memory(const FoundParam& found) const;
-  void bring_rest();
-  std::shared_ptr<Unit> make_unit(const PlannedUnit& planned);
-  void choose_part(Unit& unit, const UnitOptions& own, bool whole);
-  void make_regions(Unit& unit, const Precision& precision);
-  void first_values(const UnitParam& param, const at::Tensor& whole) const;
-  at::Tensor new_shard(const UnitRegion& region, at::Tensor& shared);
-  void make_shard(UnitRegion& region);
-  std::unique_ptr<UnitParam> make_param(Unit& unit, const Placement& place);
-  void move_into(UnitParam& param);
-  void defer(const at::Tensor& tensor, std::function<void(const at::Tensor&)> takes);
-  void replay();
-  void keep_slice(UnitParam& param, const at::Tensor& value);
-  void order_params();
-
-  const World& world_;
-  torch::nn::Module& module_;
-  const ShardOptions& options_;
-  const Quiet quiet_;
-  const Policy policy_ = policy_of(world_.device());
-  WalkedModule walked_;
-  std::shared_ptr<Engine> engine_;
-  const Reproduction* reproduction_ = nullptr;  // the engine's mode
-  std::optional<PathChoice> paths_;
-  std::vector<ParamId> taken_;  // ignored, or in a unit already
-  std::vector<std::shared_ptr<Engine>> inner_;
-  // What on_meta() made, by tape, and who takes the values. See Note [Deferred initialisation].
-  struct Deferred {
-    std::vector<TapedTensor> wanted;
-    std::vector<std::function<void(const at::Tensor&)>> takers;
-  };
-  std::map<std::shared_ptr<Tape>, Deferred> deferred_;
-  bool by_tape_ = true;
-};
 
 std::shared_ptr<Engine> Sharding::run() {
   TORCH_CHECK(options_.check_copies_every >= 0, "fsdp: check_copies_every ", options_.check_copies_every,
@@ -266,206 +199,6 @@ void Sharding::bring_rest() {
   }
 }
 
-std::shared_ptr<Unit> Sharding::make_unit(const PlannedUnit& planned) {
-  const UnitDecl& decl = planned.decl;
-  const UnitOptions& own = planned.options;
-  const Precision precision = own.precision.value_or(options_.precision);
-  const bool whole = planned.replicated || options_.strategy == Strategy::no_shard;
-  auto unit = std::make_shared<Unit>(world_.device());
-  unit->engine = engine_.get();
-  unit->name = decl.name;
-  const bool reshards =
-      options_.strategy == Strategy::full_shard || options_.strategy == Strategy::hybrid_shard;
-  unit->keep = !own.reshard_after_forward.value_or(reshards);
-  choose_part(*unit, own, whole);
-  unit->average = options_.gradients == ReduceOp::average;
-  int64_t narrowest = 0;
-  for (const auto type : {precision.param, precision.reduce, precision.master})
-    if (type)
-      narrowest = std::min(narrowest == 0 ? 8 : narrowest, static_cast<int64_t>(c10::elementSize(*type)));
-  const int ranks = whole ? 1 : engine_->mesh.row.size();
-  unit->layout = reproduction_ != nullptr ? reproduction_->make_layout(decl, ranks, narrowest)
-                                          : make_layout(decl, ranks, narrowest);
-  make_regions(*unit, precision);
-  for (const Placement& place : unit->layout.params) unit->params.push_back(make_param(*unit, place));
-  for (const auto& region : unit->regions) make_shard(*region);
-  for (const auto& param : unit->params) move_into(*param);
-  return unit;
-}
-
-// A reshard group says more than the strategy does; a group of one keeps the unit, one of all gives it up.
-void Sharding::choose_part(Unit& unit, const UnitOptions& own, bool whole) {
-  const bool asked = own.reshard_group && *own.reshard_group > 0;
-  TORCH_CHECK(!asked || !own.reshard_after_forward, "fsdp: unit '", unit.name,
-              "' has both reshard_after_forward and reshard_group; set one of them");
-  const int ranks = own.reshard_group.value_or(own.reshard_after_forward ? 0 : options_.reshard_group);
-  TORCH_CHECK(ranks == 0 || options_.strategy != Strategy::no_shard, "fsdp: reshard_group ", ranks,
-              " with Strategy::no_shard, which keeps units whole; leave one of them out");
-  if (ranks == 0 || whole || engine_->mesh.row.size() == 1) return;
-  engine_->mesh.part(ranks);
-  unit.keep = ranks == 1;
-  if (ranks > 1 && ranks < engine_->mesh.row.size()) unit.part_ranks = ranks;
-}
-
-void Sharding::make_regions(Unit& unit, const Precision& precision) {
-  for (const RegionLayout& layout : unit.layout.regions) {
-    auto region = std::make_unique<UnitRegion>();
-    region->unit = &unit;
-    region->layout = layout;
-    const auto own = static_cast<at::ScalarType>(layout.type.code);
-    const bool floating = c10::isFloatingType(own);
-    region->master = floating ? precision.master.value_or(own) : own;
-    region->compute = floating ? precision.param.value_or(region->master) : region->master;
-    region->reduce = floating ? precision.reduce.value_or(region->master) : region->master;
-    TORCH_CHECK(reproduction_ == nullptr || !floating || c10::elementSize(region->reduce) >= 4,
-                "fsdp: reproducible: gradients are summed in fp32 or wider, not in ", region->reduce,
-                " (unit '", unit.name, "')");
-    region->gradient_type = precision.keep_low_precision_grads ? region->reduce : region->master;
-    const int64_t total = layout.total(unit.layout.ranks);
-    region->in_place = total == 0 || (unit.layout.ranks == 1 && region->compute == region->master);
-    region->parameter_tag = TagHandle(TagKind::parameter, region.get());
-    const auto bytes = static_cast<size_t>(total) * c10::elementSize(region->compute);
-    if (policy_.reserves_addresses && !region->in_place) region->nowhere = AddressRange(bytes);
-    region->storage = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), bytes,
-        region->parameter_tag.point(region->nowhere.data(), world_.device()), nullptr, /*resizable=*/false));
-    unit.regions.push_back(std::move(region));
-  }
-}
-
-std::unique_ptr<UnitParam> Sharding::make_param(Unit& unit, const Placement& place) {
-  const FoundParam& found = walked_.params[static_cast<size_t>(place.param.id)];
-  auto param = std::make_unique<UnitParam>();
-  param->unit = &unit;
-  param->place = place;
-  param->names = found.names;
-  param->tensor = found.tensor;
-  param->requires_grad = found.tensor.requires_grad();
-  const bool dense = found.tensor.is_non_overlapping_and_dense();
-  param->strides = dense ? found.tensor.strides().vec()
-                         : at::empty_like(found.tensor, at::MemoryFormat::Contiguous).strides().vec();
-  return param;
-}
-
-void Sharding::first_values(const UnitParam& param, const at::Tensor& whole) const {
-  at::Tensor place = param.view_of(whole);
-  if (!param.tensor.is_meta())
-    place.copy_(param.tensor.detach());
-  else if (options_.init)
-    options_.init(param.names.front(), place);
-}
-
-// Zeros; a view of `shared` where the ranks' shards lie side by side.
-at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
-  const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
-  const int64_t n = region.layout.shard_numel;
-  if (!paths_->can_share(region)) return at::zeros({n}, options);
-  Comm& row = engine_->mesh.row;
-  const auto bytes = n * static_cast<int64_t>(c10::elementSize(region.master));
-  shared = row.allocate(MemoryUse::gather, bytes * row.size(), at::kByte).view(region.master);
-  char* own = static_cast<char*>(shared.mutable_data_ptr()) + bytes * row.rank();
-  return at::from_blob(
-      own, {n}, [owner = shared](void*) {}, options);
-}
-
-// The whole region exists for a moment only, as rank 0 has it.
-void Sharding::make_shard(UnitRegion& region) {
-  const Unit& unit = *region.unit;
-  const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
-  const int64_t n = region.layout.shard_numel;
-  at::Tensor shared;  // [total] the shards of all ranks, where they share memory
-  std::vector<UnitParam*> params;
-  for (const auto& param : unit.params)
-    if (&param->region() == &region) params.push_back(param.get());
-  if (std::any_of(params.begin(), params.end(),
-                  [&](const auto* param) { return tape_of(param->tensor) != nullptr; })) {
-    region.shard = new_shard(region, shared);
-    for (UnitParam* param : params)
-      defer(param->tensor, [this, param](const at::Tensor& value) { keep_slice(*param, value); });
-  } else {
-    at::Tensor whole = at::zeros({region.layout.total(unit.layout.ranks)}, options);
-    for (const UnitParam* param : params) first_values(*param, whole);
-    if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
-      engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name).wait();
-    region.shard = whole;
-    if (unit.layout.ranks > 1) {
-      region.shard = new_shard(region, shared);
-      region.shard.copy_(whole.narrow(0, engine_->mesh.row.rank() * n, n));
-    }
-  }
-  region.shard_tag = mark(region.shard, TagKind::shard, &region);
-  region.shard = watched(region.shard);
-  region.version = region.shard._version();
-  paths_->choose(region, shared);
-  if (region.in_place)
-    region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
-        region.parameter_tag.point(region.shard.mutable_data_ptr(), world_.device()));
-}
-
-// From here on the module's tensor is a view of what is gathered, and has no memory of its own.
-void Sharding::move_into(UnitParam& param) {
-  UnitRegion& region = param.region();
-  const auto options = at::TensorOptions().dtype(region.compute).device(world_.device());
-  const auto over = [&](const c10::Storage& storage) {
-    at::Tensor view = at::empty({0}, options);
-    c10::TensorImpl& impl = *view.unsafeGetTensorImpl();
-    impl.set_storage_keep_dtype(storage);
-    impl.set_sizes_and_strides(param.place.param.shape, param.strides, param.place.offset);
-    return view;
-  };
-  refuse_old_graphs(param.tensor, param.names.front());
-  take_place(param.tensor, watched(over(region.storage)));
-  param.poison = make_poison(&region.parameter_tag, world_.device(), region.storage.nbytes(),
-                             sharded_message(param.names.front()));
-  param.trap =
-      over(make_poison(nullptr, world_.device(), region.storage.nbytes(), trap_message(param.names.front())));
-  if (!region.in_place) param.attach(param.poison, region.compute);
-  const ShardRange range =
-      param.unit->layout.range(param.place, param.unit->layout.ranks > 1 ? engine_->mesh.row.rank() : 0);
-  param.slice = region.shard.narrow(0, range.in_shard, range.size).detach();
-  param.slice.set_requires_grad(param.requires_grad);
-}
-
-void Sharding::defer(const at::Tensor& tensor, std::function<void(const at::Tensor&)> takes) {
-  const auto tape = tape_of(tensor);
-  if (!tape) {  // a parameter with values beside some without
-    const at::Tensor value = tensor.detach().to(world_.device(), /*non_blocking=*/false, /*copy=*/true);
-    if (options_.sync_module_states && world_.size() > 1 && value.numel() > 0)
-      engine_->mesh.all.broadcast(as_reals(value.view({-1})), 0, "parameter").wait();
-    return takes(value);
-  }
-  Deferred& deferred = deferred_[tape];
-  deferred.wanted.push_back(Tape::place_of(tensor));
-  deferred.takers.push_back(std::move(takes));
-}
-
-void Sharding::replay() {
-  for (auto& [tape, deferred] : deferred_) {
-    if (options_.sync_module_states && world_.size() > 1) {
-      const at::Tensor state = tape->random_state.to(world_.device());
-      engine_->mesh.all.broadcast(state, 0, "random state").wait();
-      tape->random_state = state.cpu();
-    }
-    tape->replay(deferred.wanted, [&takers = deferred.takers](size_t i, const at::Tensor& value) {
-      takers[i](value.detach());
-    });
-  }
-  deferred_.clear();
-  for (const auto& unit : engine_->units)
-    for (const auto& region : unit->regions) region->version = region->shard._version();
-}
-
-// This rank's part of a parameter whose whole value is there for a moment.
-void Sharding::keep_slice(UnitParam& param, const at::Tensor& value) {
-  const UnitRegion& region = param.region();
-  const UnitLayout& layout = param.unit->layout;
-  const ShardRange own = layout.range(param.place, layout.ranks > 1 ? engine_->mesh.row.rank() : 0);
-  if (own.size == 0) return;
-  const at::Tensor flat = at::empty({param.place.numel}, value.options());
-  raw_view(flat, 0, param.place.param.shape, param.strides).copy_(value);
-  region.shard.narrow(0, own.in_shard, own.size).copy_(flat.narrow(0, own.start, own.size));
-}
-
 void Sharding::order_params() {
   std::map<const c10::TensorImpl*, UnitParam*> by_tensor;
   for (const auto& unit : engine_->units)
@@ -480,8 +213,6 @@ void Sharding::order_params() {
               "fsdp: a module inside was sharded together with parameters that are not part of this one");
   TORCH_CHECK(!engine_->params.empty(), "fsdp: the module has no parameters to shard");
 }
-
-}  // namespace
 
 std::shared_ptr<Engine> shard_module(const World& world, torch::nn::Module& module,
                                      const ShardOptions& options) {

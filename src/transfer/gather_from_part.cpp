@@ -57,6 +57,8 @@ class FromPart final : public GatherPath {
     row_->gather_master(whole, root, label);
   }
 
+  int64_t wire_bytes() const override { return row_->wire_bytes(); }
+
   bool can_keep() const override { return true; }
   void keep() override {
     if (!values_.defined()) return;

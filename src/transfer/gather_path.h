@@ -52,6 +52,9 @@ class GatherPath {
   // rank of the row: elsewhere `whole` is empty. Blocks. Collective in the row.
   virtual void gather_master(const at::Tensor& whole, std::optional<int> root, const std::string& label) = 0;
 
+  // Of what is on its way besides the slot.
+  virtual int64_t wire_bytes() const { return 0; }
+
   // --- shared shards: other ranks may read this rank's shard where it lies
   virtual bool lends() const { return false; }
   // Waits until no other rank reads it.

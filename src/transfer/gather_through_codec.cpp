@@ -40,6 +40,8 @@ class ThroughCodec final : public GatherPath {
     gather_exactly(row_, shard_, whole, root, label);
   }
 
+  int64_t wire_bytes() const override { return moving_ ? static_cast<int64_t>(moving_->wires.nbytes()) : 0; }
+
  private:
   Comm row_;
   at::Tensor shard_, slot_;

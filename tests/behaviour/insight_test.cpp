@@ -32,6 +32,32 @@ int64_t elements_of(Learner& learner) {
   return n;
 }
 
+// Of a binary tree over four microbatches: a sum waits alone, alone one level higher, with another, and not.
+TEST(Insight, PartialSumsOfAStepAreCounted) {
+  run_ranks(1, [](World& world) {
+    auto model = sharded(world, "mlp", {.reproducible = Reproducible{.microbatches = 4}});
+    const int64_t shards = model.memory_stats().parameter_bytes;
+    for (const int64_t waiting : {1, 1, 2, 0}) {
+      train_step(model, world);
+      const int64_t counted = model.memory_stats().partial_sum_bytes;
+      require(counted == waiting * shards, std::to_string(counted) + " bytes of partial sums, not " +
+                                               std::to_string(waiting) + " times " + std::to_string(shards));
+    }
+  });
+}
+
+TEST(Insight, GradientsAreCountedInTheirOwnDtype) {
+  run_ranks(2, [](World& world) {
+    auto model = sharded(world, "mlp",
+                         {.precision = Precision{.reduce = at::kBFloat16, .keep_low_precision_grads = true}});
+    train_step(model, world);
+    const MemoryStats stats = model.memory_stats();
+    require(stats.gradient_bytes > 0 && 2 * stats.gradient_bytes == stats.parameter_bytes,
+            std::to_string(stats.gradient_bytes) + " bytes of bf16 gradients, " +
+                std::to_string(stats.parameter_bytes) + " of fp32 shards");
+  });
+}
+
 TEST(Insight, MemoryAddsUp) {
   for (const int ranks : kRanks)
     for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
@@ -41,7 +67,8 @@ TEST(Insight, MemoryAddsUp) {
         const auto check = [&](const std::string& when) {
           const MemoryStats stats = model.memory_stats();
           require(stats.current_bytes == stats.parameter_bytes + stats.gradient_bytes + stats.arena_bytes +
-                                             stats.buffer_bytes + stats.overflow_bytes,
+                                             stats.buffer_bytes + stats.overflow_bytes +
+                                             stats.partial_sum_bytes + stats.wire_bytes,
                   "current is the sum of its parts " + when);
           require(stats.peak_bytes >= stats.current_bytes, "the peak is no less than now " + when);
           require(stats.peak_bytes >= peak, "the peak never falls " + when);

@@ -6,6 +6,7 @@
 - app, examples and bench see the public headers and models only; models see nothing of fsdp
 - a public header is short, and shows neither a private library nor src/
 - the runtime names no CUDA outside comments
+- a file of src/ has at most 300 lines
 - lines of .md files, and comments of include/ and src/, fit the columns
 """
 
@@ -44,6 +45,7 @@ TORCH = re.compile(r"^(ATen|c10|torch)/")
 PRIVATE_LIBRARIES = re.compile(
     r"^(gtest/|gmock/|benchmark/|CLI/|yaml-cpp/|nlohmann/|xxhash|xxh3|nccl)|record_function\.h$")
 MAX_PUBLIC_LINES = 150
+MAX_SOURCE_LINES = 300
 MAX_COLUMNS = 110
 MAX_TABLE_COLUMNS = 200  # a row of a table cannot be broken
 
@@ -180,6 +182,14 @@ def check_devices(root):
                 yield f"{path.relative_to(root)}:{number}: names CUDA, but the runtime is for every device"
 
 
+def check_sizes(root):
+    for path in code_files(root / "src"):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MAX_SOURCE_LINES:
+            yield (f"{path.relative_to(root).as_posix()}: {lines} lines; a file of src/ has at most "
+                   f"{MAX_SOURCE_LINES}: split it by job")
+
+
 def is_breakable(line):
     """False for a single word, a link for example, after the marker of a comment or a list."""
     return len(line.strip(" /*-").split()) > 1
@@ -210,7 +220,7 @@ def check_columns(root):
 def check(root):
     root = Path(root).resolve()
     rules = (check_registered, check_arrows, check_comm_arrows, check_users, check_public_headers, check_devices,
-             check_columns)
+             check_columns, check_sizes)
     return [breach for rule in rules for breach in rule(root)]
 
 

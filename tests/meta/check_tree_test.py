@@ -125,6 +125,10 @@ class CheckTree(unittest.TestCase):
         self.assertEqual(self.breaches({"include/fsdp/comm.h": "\n" * 150}), [])
         self.assert_red({"include/fsdp/comm.h": "\n" * 151}, "151 lines")
 
+    def test_long_source(self):
+        self.assert_red({"src/base/a.cpp": "int a;\n" * 301}, "src/base/a.cpp", "301 lines")
+        self.assertEqual(self.breaches({"src/base/a.cpp": "int a;\n" * 300}), [])
+
     def test_runtime_names_cuda(self):
         for code in ("if (device.is_cuda()) return;", 'log("a CUDA device");', "#include <ATen/cuda/CUDAContext.h>"):
             self.assert_red({"src/runtime/engine.cpp": f"int a;\n{code}\n"}, "src/runtime/engine.cpp:2", "CUDA")

@@ -1,0 +1,87 @@
+// A backward, from the first unit it reads to the end of its graph task.
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+
+#include "runtime/engine.h"
+#include "runtime/graph_task.h"
+
+namespace fsdp::detail {
+
+// Autograd drops the callback of a backward that threw without calling it. It may do so a moment after the
+// error has reached its owner, on a thread of its own: outside of a backward no task runs, whoever holds it.
+void Engine::drop_failed_task() {
+  const bool inside = graph_task() != -1;
+  if (task_ == -1 || (inside && !task_alive_.expired())) return;
+  task_ = -1;
+  captured_ = 0;
+  gradients_.abandon();
+  schedule_.spoil();
+  if (depth_ == 0) state_ = TrainingState::idle;
+}
+
+// Note [The end of a backward]
+// A callback queued with autograd runs when its graph task ends. Recomputation and gradient penalties run
+// tasks inside the task; they end earlier, and what they leave is still reduced at the end of the outer one.
+void Engine::enter_task() {
+  drop_failed_task();
+  if (task_ != -1) return;
+  task_ = graph_task();
+  const auto alive = std::make_shared<bool>(true);
+  task_alive_ = alive;
+  backward_seen_ = true;
+  state_ = TrainingState::forward_backward;
+  notice_writes();
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [weak = weak_from_this(), task = task_, alive] {
+        if (const auto engine = weak.lock()) engine->end_task(task);
+      });
+}
+
+void Engine::end_task(int task) {
+  if (task != task_) return;
+  task_ = -1;
+  synced_ = synced_ && gradients_.sync;
+  const bool captured = std::exchange(captured_, 0) != 0;
+  if (depth_ == 0) state_ = TrainingState::idle;
+  try {
+    finish_task();
+  } catch (...) {
+    fail(std::current_exception());
+    schedule_.spoil();
+    try {
+      gradients_.abandon();
+    } catch (const std::exception&) {
+      // The group has failed, which is what is thrown below.
+    }
+    throw;
+  }
+  if (!captured) return;
+  const auto told = std::make_exception_ptr(c10::Error(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+      "fsdp: torch::autograd::grad over the parameters of a sharded model gives the gradients of this "
+      "rank's batch only; call backward() and read model.parameters()[i].grad()"));
+  fail(told);
+  std::rethrow_exception(told);
+}
+
+void Engine::finish_task() {
+  mesh.check_order(/*now=*/!schedule_.following());
+  gradients_.at_task_end();
+  note_memory();
+  if (gradients_.sync)
+    for (const auto& check : after_backward) check(*this);
+  if (schedule_.following() && !schedule_.at_end()) return;
+  executor_.release_all();
+  drop_parts();
+  end_readings();
+}
+
+// A barrier, where claiming every unit would do: ranks that came here by different ways are told so.
+void Engine::end_readings() {
+  if (std::none_of(units.begin(), units.end(), [](const auto& unit) { return unit->lent; })) return;
+  mesh.row.barrier("shards are not read");
+  for (const auto& unit : units) unit->lent = unit->lent && unit->state != UnitState::sharded;
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,105 @@
+// Cycles of a model, and the plans that come from them. See Note [Cycles].
+#include "base/host_pool.h"
+#include "runtime/engine.h"
+
+namespace fsdp::detail {
+
+void Engine::begin_cycle(Mode mode) {
+  const bool waiting = in_cycle_ && mode_ == Mode::train && !backward_seen_ && schedule_.current() != nullptr;
+  if (mode == Mode::eval && waiting) {
+    schedule_.spoil();
+    aside_ = true;
+    return;
+  }
+  if (mode == Mode::train && waiting && !schedule_.spoilt()) return;
+  end_cycle();
+  mode_ = mode;
+  schedule_.begin(plans_.likely(kind()));
+  in_cycle_ = true;
+  backward_seen_ = false;
+  synced_ = true;
+}
+
+void Engine::end_cycle() {
+  if (!std::exchange(in_cycle_, false)) return;
+  executor_.keep_parts(false);
+  executor_.release_all();
+  drop_parts();
+  if (mode_ == Mode::train && !(backward_seen_ && synced_)) return;
+  if (schedule_.worth_planning())
+    adopt_plan();
+  else if (schedule_.at_end())
+    plans_.followed(kind(), schedule_.plan());
+}
+
+void Engine::adopt_plan() {
+  std::vector<UnitNeed> needs;
+  std::vector<int64_t> buffers;
+  for (const auto& unit : units) {
+    needs.push_back({.slot_bytes = unit->arena_bytes(), .keep = unit->keep});
+    buffers.push_back(unit->layout.ranks > 1 ? unit->buffer_bytes() : 0);
+  }
+  schedule_.leave_plan();
+  plans_.add(kind(), schedule_, needs, buffers, {.max_slots = options.limit_all_gathers});
+  // The first plan of a training says how much the slots need, which is less than was taken at first.
+  const bool first = mode_ == Mode::train && plans_.trainings() == 1;
+  if (first || plans_.arena_bytes() > executor_.arena_bytes()) executor_.reserve(plans_.arena_bytes());
+  if (!gradients_.alone()) gradients_.reserve(plans_.buffer_bytes());
+  if (mode_ == Mode::train)
+    for (const auto& unit : units) unit->read_backward = plans_.has(kind(), {unit->id, Phase::backward});
+  trim_host_pool();  // what the recorded cycle needed besides is not needed again
+  note_memory();
+}
+
+void Engine::drop_parts() {
+  for (const auto& unit : units) executor_.drop_part(*unit);
+}
+
+// The first reader after an optimizer's step must find new values, and a backward that began before it must
+// not go on with old ones.
+void Engine::notice_writes() {
+  for (const auto& unit : units) {
+    if (!unit->stale()) continue;
+    if (mode) mode->check_write();
+    if (unit->pins == 0) executor_.release(*unit);
+    executor_.drop_part(*unit);
+    unit->note_written();
+  }
+}
+
+// Parameters may be frozen and thawed between steps. A region that was frozen gets gradient memory when one
+// of its parameters is thawed, and keeps it.
+void Engine::follow_requires_grad() {
+  bool changed = false, grown = false;
+  for (UnitParam* param : params) {
+    const bool wanted = param->tensor.requires_grad();
+    if (wanted == param->requires_grad) continue;
+    changed = true;
+    grown = grown || (wanted && !param->region().layout.trainable);
+    param->requires_grad = wanted;
+    param->slice.set_requires_grad(wanted);
+    if (!wanted) param->slice.mutable_grad() = at::Tensor();
+    param->region().layout.trainable = param->region().layout.trainable || wanted;
+    watch(*param);
+  }
+  if (!changed) return;
+  end_cycle();
+  if (grown) plans_.clear();  // buffers are larger now
+  trained_.clear();
+  for (const UnitParam* param : params) trained_.push_back(param->requires_grad);
+}
+
+void Engine::keep_back(bool on) {
+  TORCH_CHECK(
+      !on || !mode,
+      "fsdp: reproducible: no_sync() would change the order of sums; call backward() for each microbatch");
+  kept_back_ += on ? 1 : -1;
+  gradients_.sync = kept_back_ == 0;
+}
+
+void Engine::forget_gradients() {
+  gradients_.drop();
+  if (mode) mode->restart(units);
+}
+
+}  // namespace fsdp::detail

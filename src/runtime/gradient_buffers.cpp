@@ -1,0 +1,109 @@
+// The flat buffers that gradients arrive in: at planned places of an arena, or in memory of their own.
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "runtime/gradients.h"
+#include "watch/quiet.h"
+
+namespace fsdp::detail {
+
+void Gradients::reserve(int64_t bytes) {
+  if (bytes <= (arena_.defined() ? arena_.numel() : 0)) return;
+  const Quiet quiet;
+  arena_ = at::Tensor();
+  arena_ = mesh_.row.allocate(MemoryUse::reduce, bytes, at::kByte);
+}
+
+int64_t Gradients::buffer_bytes() const {
+  int64_t bytes = arena_.defined() ? arena_.numel() : 0;
+  for (const auto& unit : units_)
+    for (const auto& region : unit->regions)
+      if (region->buffer.defined() && !region->buffer.is_same(region->gradient) &&
+          !(arena_.defined() && region->buffer.is_alias_of(arena_)))
+        bytes += static_cast<int64_t>(region->buffer.nbytes());
+  return bytes;
+}
+
+// Planned: memory at the planned place. Otherwise, and while gradients are kept back, memory of its own.
+void Gradients::open(Unit& unit) { open(unit, sync ? schedule_.opening(unit.id) : nullptr); }
+
+void Gradients::open(Unit& unit, const Reduction* planned) {
+  if (planned != nullptr) take_planned_place(unit, *planned);
+  open_regions(unit);
+  unit.open = true;
+  unit.opened = schedule_.boundary();
+}
+
+// A region may have been thawed since the unit was opened.
+void Gradients::open_regions(Unit& unit) {
+  bool padded = !unit.open;
+  for (const auto& region : unit.regions) {
+    if (!region->layout.trainable || region->buffer.defined()) continue;
+    region->buffer = own_buffer(unit, *region);
+    padded = true;
+  }
+  if (padded) clear_padding(unit);
+}
+
+void Gradients::take_planned_place(Unit& unit, const Reduction& planned) {
+  if (unit.layout.ranks == 1) return;
+  carve(unit, arena_, planned.offset, &UnitRegion::buffer, &UnitRegion::reduce);
+  for (const auto& region : unit.regions)
+    if (region->buffer.defined()) mesh_.row.claim(as_reals(region->buffer));
+}
+
+bool Gradients::in_arena(const UnitRegion& region) const {
+  return arena_.defined() && region.buffer.defined() && region.buffer.is_alias_of(arena_);
+}
+
+// A gradient may come earlier on this rank than the plan says; ranks reduce in the same memory.
+void Gradients::move_to_plan(Unit& unit, const Reduction& planned) {
+  if (unit.layout.ranks == 1) return;
+  std::vector<at::Tensor> here;
+  for (const auto& region : unit.regions) here.push_back(region->buffer);
+  if (std::all_of(unit.regions.begin(), unit.regions.end(),
+                  [&](const auto& region) { return !region->buffer.defined() || in_arena(*region); }))
+    return;
+  take_planned_place(unit, planned);
+  for (size_t i = 0; i < here.size(); ++i)
+    if (here[i].defined()) unit.regions[i]->buffer.copy_(here[i]);
+}
+
+void Gradients::leave_plan() {
+  for (const auto& unit : units_)
+    for (const auto& region : unit->regions)
+      if (unit->open && in_arena(*region)) region->buffer = region->buffer.clone();
+}
+
+// A whole gradient that needs no cast is summed where it stays.
+at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
+  if (unit.layout.ranks == 1 && region.reduce == region.gradient_type && mode_ == nullptr &&
+      !shards_.busy(region)) {
+    shards_.make(region);
+    if (!region.shown) return region.gradient;
+    GradientShards::forget(region);
+  }
+  return at::empty({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
+}
+
+void Gradients::clear_padding(Unit& unit) {
+  std::vector<at::Tensor> gaps;
+  for (const auto& region : unit.regions) {
+    if (!region->buffer.defined()) continue;
+    int64_t end = 0;
+    const auto gap_before = [&](int64_t start) {
+      if (start > end) gaps.push_back(region->buffer.narrow(0, end, start - end));
+    };
+    for (const auto& param : unit.params) {
+      if (&param->region() != region.get()) continue;
+      gap_before(param->place.offset);
+      end = param->place.offset + param->place.numel;
+    }
+    gap_before(region->buffer.numel());
+  }
+  if (!gaps.empty()) at::_foreach_zero_(gaps);
+}
+
+}  // namespace fsdp::detail

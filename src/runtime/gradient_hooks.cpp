@@ -1,0 +1,63 @@
+// How autograd tells the engine of gradients.
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "runtime/engine.h"
+
+namespace fsdp::detail {
+
+// Hooks outlive the model where the module does; then they do nothing.
+void Engine::watch(UnitParam& param) {
+  if (!param.tensor.requires_grad()) return;  // frozen since: it is watched when it is thawed
+  if (!std::exchange(param.hooked, true)) {
+    const std::weak_ptr<Unit> alive = param.unit->shared_from_this();
+    param.tensor.register_hook([alive, p = &param](const at::Tensor&) {
+      if (const auto unit = alive.lock()) unit->engine->before_accumulate(*p);
+    });
+  }
+  watch_accumulator(param);
+}
+
+// Giving a parameter other memory may make autograd take another accumulator for it.
+void Engine::watch_accumulator(UnitParam& param) {
+  const auto accumulator = torch::autograd::impl::grad_accumulator(param.tensor);
+  if (accumulator == param.accumulator) return;
+  param.accumulator = accumulator;
+  using torch::autograd::variable_list;
+  accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      [alive = std::weak_ptr<Unit>(param.unit->shared_from_this()), p = &param](const variable_list& outputs,
+                                                                                const variable_list&) {
+        if (const auto unit = alive.lock()) unit->engine->after_accumulate(*p);
+        return outputs;
+      }));
+}
+
+void Engine::before_accumulate(UnitParam& param) {
+  TORCH_CHECK(
+      state_ != TrainingState::summon_full_params,
+      "fsdp: a backward inside full_params(): gradients of whole parameters are not sharded. End that "
+      "scope first, and call the model instead of the module.");
+  enter_task();
+  ++captured_;
+  param.tensor.mutable_grad() = at::Tensor();
+}
+
+void Engine::after_accumulate(UnitParam& param) {
+  --captured_;
+  try {
+    gradients_.arrived(param);
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
+  }
+}
+
+void Engine::make_accumulators_anew() {
+  for (UnitParam* param : params) {
+    param->accumulator.reset();
+    watch(*param);
+  }
+}
+
+}  // namespace fsdp::detail

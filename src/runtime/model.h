@@ -1,0 +1,45 @@
+// What a sharded model is, whatever it does at the moment.
+#pragma once
+
+#include <fsdp/options.h>
+#include <fsdp/world.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/mesh.h"
+#include "runtime/step_mode.h"
+#include "runtime/unit.h"
+
+namespace fsdp::detail {
+
+class Engine;
+
+// What optimizers, insight and checkpoints see. What runs, and when, is the engine's.
+struct Model {
+  Model(const World& world_, torch::nn::Module& module_, const ShardOptions& options_, Mesh mesh_,
+        std::unique_ptr<StepMode> mode_)
+      : world(world_),
+        module_owner(module_.shared_from_this()),
+        module(module_),
+        options(options_),
+        mesh(std::move(mesh_)),
+        mode(std::move(mode_)) {}
+
+  const World world;
+  const std::shared_ptr<torch::nn::Module> module_owner;  // a handle of an inner model may be the last
+  torch::nn::Module& module;
+  const ShardOptions options;
+  Mesh mesh;
+  const std::unique_ptr<StepMode> mode;  // null: every backward is a step
+  std::recursive_mutex mutex;            // of pins and loans: a forward may have threads of its own
+  std::vector<std::shared_ptr<Unit>> units;
+  std::vector<UnitParam*> params;  // in order of definition
+};
+
+// The model that has the units now: an outer one may have taken them over.
+Model& model_of(const std::shared_ptr<Engine>& engine);
+
+}  // namespace fsdp::detail

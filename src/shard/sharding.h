@@ -1,0 +1,77 @@
+// fully_shard() at work: from a module to an engine with shards.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "modes/reproducible.h"
+#include "runtime/engine.h"
+#include "shard/agreement.h"
+#include "shard/choose_paths.h"
+#include "shard/module_walk.h"
+#include "shard/tape.h"
+#include "watch/quiet.h"
+
+namespace fsdp::detail {
+
+class Sharding {
+ public:
+  Sharding(const World& world, torch::nn::Module& module, const ShardOptions& options)
+      : world_(world), module_(module), options_(options), quiet_() {}
+
+  std::shared_ptr<Engine> run();
+
+ private:
+  void make_engine(const Comm& all);
+  void find_inner();
+  void check_inner() const;
+  void agree_on_tapes(Comm& all);
+  std::shared_ptr<Tape> tape_of(const at::Tensor& tensor) const {
+    return by_tape_ ? Tape::of(tensor) : nullptr;
+  }
+  void absorb_inner();
+  std::vector<UnitDecl> units();
+  std::vector<PlannedUnit> plan_units();
+  void check_params(const std::vector<UnitDecl>& decls) const;
+  void check_memory(const FoundParam& found) const;
+  void bring_rest();
+  std::shared_ptr<Unit> make_unit(const PlannedUnit& planned);
+  void choose_part(Unit& unit, const UnitOptions& own, bool whole);
+  void make_regions(Unit& unit, const Precision& precision);
+  void first_values(const UnitParam& param, const at::Tensor& whole) const;
+  at::Tensor new_shard(const UnitRegion& region, at::Tensor& shared);
+  void make_shard(UnitRegion& region);
+  std::unique_ptr<UnitParam> make_param(Unit& unit, const Placement& place);
+  void move_into(UnitParam& param);
+  void defer(const at::Tensor& tensor, std::function<void(const at::Tensor&)> takes);
+  void replay();
+  void keep_slice(UnitParam& param, const at::Tensor& value);
+  void order_params();
+
+  const World& world_;
+  torch::nn::Module& module_;
+  const ShardOptions& options_;
+  const Quiet quiet_;
+  const Policy policy_ = policy_of(world_.device());
+  WalkedModule walked_;
+  std::shared_ptr<Engine> engine_;
+  const Reproduction* reproduction_ = nullptr;  // the engine's mode
+  std::optional<PathChoice> paths_;
+  std::vector<ParamId> taken_;  // ignored, or in a unit already
+  std::vector<std::shared_ptr<Engine>> inner_;
+  // What on_meta() made, by tape, and who takes the values. See Note [Deferred initialisation].
+  struct Deferred {
+    std::vector<TapedTensor> wanted;
+    std::vector<std::function<void(const at::Tensor&)>> takers;
+  };
+  std::map<std::shared_ptr<Tape>, Deferred> deferred_;
+  bool by_tape_ = true;
+};
+
+// `tensor` becomes `other`. A tensor without memory cannot do so by set_data().
+void take_place(const at::Tensor& tensor, const at::Tensor& other);
+
+}  // namespace fsdp::detail
