@@ -54,19 +54,29 @@ Tensor tree_sum(const std::vector<Tensor>& terms) {
   return tree_sum({terms.begin(), middle}) + tree_sum({middle, terms.end()});
 }
 
-State train_plain(Learner& learner, int ranks, int steps, Optim kind, at::ScalarType compute) {
+State train_plain(Learner& learner, int ranks, int steps, Optim kind, at::ScalarType compute,
+                  int microbatches) {
   const auto params = trainable(learner);
   std::vector<Tensor> masters;
   for (const Tensor& param : params) masters.push_back(param.detach().clone().requires_grad_());
   const auto optimizer = make_optimizer(kind, masters);
   learner.to(compute);
   for (int step = 0; step < steps; ++step) {
-    std::vector<std::vector<Tensor>> grads(params.size());
+    std::vector<std::vector<Tensor>> grads(params.size());  // by parameter, of every rank
     for (int rank = 0; rank < ranks; ++rank) {
-      learner.zero_grad();
-      learner.forward(learner.batch_on(step * ranks + rank, params.front().device(), compute)).backward();
+      std::vector<Tensor> sums(params.size());
+      for (int m = 0; m < microbatches; ++m) {
+        const int64_t index = (static_cast<int64_t>(step) * microbatches + m) * ranks + rank;
+        learner.zero_grad();
+        learner.forward(learner.batch_on(index, params.front().device(), compute)).backward();
+        for (size_t i = 0; i < params.size(); ++i) {
+          if (!params[i].grad().defined()) continue;
+          const Tensor grad = params[i].grad().to(at::kFloat);
+          sums[i] = sums[i].defined() ? sums[i] + grad : grad;
+        }
+      }
       for (size_t i = 0; i < params.size(); ++i)
-        if (params[i].grad().defined()) grads[i].push_back(params[i].grad().to(at::kFloat));
+        if (sums[i].defined()) grads[i].push_back(sums[i]);
     }
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < params.size(); ++i)

@@ -25,7 +25,9 @@ at::Tensor tree_sum(const std::vector<at::Tensor>& terms);
 
 // `steps` of the plain model on all ranks' batches; gradients are summed over ranks by tree_sum and averaged.
 // Another `compute` type: weights are kept, and gradients summed, in the model's own type.
-State train_plain(Learner& learner, int ranks, int steps, Optim kind, at::ScalarType compute = at::kFloat);
+// Several `microbatches`: each rank adds up their gradients, in fp32, before they are summed over ranks.
+State train_plain(Learner& learner, int ranks, int steps, Optim kind, at::ScalarType compute = at::kFloat,
+                  int microbatches = 1);
 // As one batch: the mean of the ranks' losses in one go.
 State train_whole_batch(Learner& learner, int ranks, int steps, Optim kind);
 // One batch after the other, gradients added as autograd does.
