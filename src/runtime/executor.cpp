@@ -169,13 +169,13 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   const Quiet quiet;
   unit.from = phase_ == Phase::backward && unit.kept_bytes() > 0 ? GatherFrom::part : GatherFrom::row;
   const bool own = unit.outside || unit.needs_own_slot(unit.from);
-  if (own) offset.reset();
+  const int64_t place = own ? -1 : offset.value_or(-1);
   at::Tensor memory = arena_;
-  if (!offset && unit.slot_bytes() > 0)
+  if (place < 0 && unit.slot_bytes() > 0)
     memory = own ? own_memory(unit.slot_bytes()) : allocate(unit.slot_bytes());
   readers_.wait_for_others();
-  carve(unit, memory, offset.value_or(0), &UnitRegion::slot, &UnitRegion::compute);
-  unit.offset = offset.value_or(-1);
+  carve(unit, memory, std::max(place, int64_t{0}), &UnitRegion::slot, &UnitRegion::compute);
+  unit.offset = place;
   unit.state = UnitState::gathering;
   unit.lent = unit.lent || unit.lends();
   resident_.push_back(&unit);
