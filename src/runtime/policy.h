@@ -1,4 +1,4 @@
-// Facts about a device that decide how the runtime works with it. Nothing else asks what kind it is.
+// Facts about a device that decide how the runtime works with it.
 #pragma once
 
 #include <c10/core/Device.h>
