@@ -167,8 +167,9 @@ void Executor::drop_part(Unit& unit) {
 
 void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   const Quiet quiet;
-  unit.from = phase_ == Phase::backward && unit.kept_bytes() > 0 ? GatherFrom::part : GatherFrom::row;
-  const bool own = unit.outside || unit.needs_own_slot(unit.from);
+  const bool kept = phase_ == Phase::backward && unit.kept_bytes() > 0;
+  const GatherFrom from = kept ? GatherFrom::part : GatherFrom::row;
+  const bool own = unit.outside || unit.needs_own_slot(from);
   const int64_t place = own ? -1 : offset.value_or(-1);
   at::Tensor memory = arena_;
   if (place < 0 && unit.slot_bytes() > 0)
@@ -181,7 +182,7 @@ void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
   resident_.push_back(&unit);
   const std::string label = remark_.empty() ? unit.name : unit.name + ": " + remark_;
   for (const auto& region : unit.regions)
-    if (!region->in_place) region->slot = region->gather_path->start(region->slot, unit.from, label);
+    if (!region->in_place) region->slot = region->gather_path->start(region->slot, from, label);
   remark_.clear();
   ++unit.gathers;
 }

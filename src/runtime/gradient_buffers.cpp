@@ -20,8 +20,7 @@ int64_t Gradients::buffer_bytes() const {
   int64_t bytes = arena_.defined() ? arena_.numel() : 0;
   for (const auto& unit : units_)
     for (const auto& region : unit->regions)
-      if (region->buffer.defined() && !region->buffer.is_same(region->gradient) &&
-          !(arena_.defined() && region->buffer.is_alias_of(arena_)))
+      if (region->buffer.defined() && !region->buffer.is_same(region->gradient) && !in_arena(*region))
         bytes += static_cast<int64_t>(region->buffer.nbytes());
   return bytes;
 }

@@ -17,7 +17,7 @@ namespace fsdp::detail {
 
 class Engine;
 
-// What optimizers, insight and checkpoints see. What runs, and when, is the engine's.
+// What optimizers see, and who else needs no more. What runs, and when, is the engine's.
 struct Model {
   Model(const World& world_, torch::nn::Module& module_, const ShardOptions& options_, Mesh mesh_,
         std::unique_ptr<StepMode> mode_)

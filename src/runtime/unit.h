@@ -106,8 +106,7 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   std::vector<std::unique_ptr<UnitParam>> params;
 
   UnitState state = UnitState::sharded;
-  int64_t offset = -1;                // of its slot in the arena; -1: none, or outside
-  GatherFrom from = GatherFrom::row;  // what is in the slot
+  int64_t offset = -1;  // of its slot in the arena; -1: none, or outside
   Phase last_read = Phase::forward;
   StreamSet readers;      // that wait for its gather
   bool summoned = false;  // whole, in a full_params() scope
