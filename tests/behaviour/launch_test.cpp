@@ -228,8 +228,17 @@ TEST(Launch, AMainStartsRanksByItsArguments) {
   });
   EXPECT_EQ(failed.code, 1);
   EXPECT_THAT(failed.said, ::testing::HasSubstr("rank 1 of 2 failed with exit code 1: sample 17 is corrupt"));
-  for (const char* wrong : {"0", "-3", "many"}) EXPECT_EQ(with({"program", "--ranks", wrong}, two).code, 2);
-  EXPECT_EQ(with({"program", "--help"}, two).code, 2);
+  for (const char* wrong : {"0", "-3", "many", "2x"}) {
+    const Ended told = with({"program", "--ranks", wrong}, two);
+    EXPECT_EQ(told.code, 2) << wrong;
+    EXPECT_THAT(told.said,
+                ::testing::HasSubstr("error: --ranks '" + std::string(wrong) + "' is not a number"));
+  }
+  const Ended unknown = with({"program", "--rank", "2"}, two);
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.said, ::testing::HasSubstr("error: unknown argument '--rank'\nusage: program"));
+  EXPECT_EQ(with({"program", "--ranks"}, two).code, 2);
+  EXPECT_EQ(with({"program", "--help"}, two).code, 0);
 }
 
 }  // namespace
