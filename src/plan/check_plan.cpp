@@ -1,5 +1,6 @@
 // A second opinion on plans: it follows the instructions and watches memory.
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <sstream>
 
@@ -9,15 +10,31 @@ namespace fsdp::detail {
 
 namespace {
 
-// What memory holds while a plan is followed.
-class ArenaModel {
+// Memory of one arena that somebody holds.
+struct Taken {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  UnitId unit = 0;
+};
+
+// Empty, or why `wanted` may not be taken as well.
+std::string conflict(const Taken& wanted, const std::vector<Taken>& taken, int64_t arena_bytes) {
+  if (wanted.offset < 0 || wanted.offset > arena_bytes - wanted.bytes)
+    return "its " + std::to_string(wanted.bytes) + " bytes leave the arena of " + std::to_string(arena_bytes);
+  for (const Taken& other : taken)
+    if (std::max(wanted.offset, other.offset) <
+        std::min(wanted.offset + wanted.bytes, other.offset + other.bytes))
+      return "it overlaps unit " + std::to_string(other.unit);
+  return "";
+}
+
+// What slots hold while a plan is followed.
+class SlotModel {
  public:
-  ArenaModel(const std::vector<UnitNeed>& units, int64_t arena_bytes, int max_slots)
+  SlotModel(const std::vector<UnitNeed>& units, int64_t arena_bytes, int max_slots)
       : units_(units), arena_bytes_(arena_bytes), max_slots_(max_slots), slots_(units.size()) {}
 
-  // Empty, or what is wrong with it.
   std::string follow(const Instruction& step) {
-    if (step.unit < 0 || static_cast<size_t>(step.unit) >= units_.size()) return "there is no such unit";
     auto& slot = slots_[static_cast<size_t>(step.unit)];
     if (step.action == Action::gather) return gather(step);
     if (!slot) return "it is not gathered";
@@ -49,17 +66,15 @@ class ArenaModel {
   std::string gather(const Instruction& step) {
     const auto unit = static_cast<size_t>(step.unit);
     if (slots_[unit]) return "it is gathered already";
-    const int64_t bytes = units_[unit].slot_bytes;
-    if (step.offset < 0 || step.offset > arena_bytes_ - bytes)
-      return "its " + std::to_string(bytes) + " bytes leave the arena of " + std::to_string(arena_bytes_);
+    std::vector<Taken> taken;
     int counted = 0;
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (!slots_[i]) continue;
-      const int64_t from = std::max(step.offset, slots_[i]->offset);
-      const int64_t to = std::min(step.offset + bytes, slots_[i]->offset + units_[i].slot_bytes);
-      if (from < to) return "it overlaps unit " + std::to_string(i);
+      taken.push_back({slots_[i]->offset, units_[i].slot_bytes, static_cast<UnitId>(i)});
       if (!units_[i].keep) ++counted;
     }
+    const std::string wrong = conflict({step.offset, units_[unit].slot_bytes}, taken, arena_bytes_);
+    if (!wrong.empty()) return wrong;
     if (max_slots_ > 0 && !units_[unit].keep && counted >= max_slots_) return "all slots are taken";
     slots_[unit] = Slot{.offset = step.offset};
     return "";
@@ -71,40 +86,146 @@ class ArenaModel {
   std::vector<std::optional<Slot>> slots_;
 };
 
+// Where gradients are while a plan is followed: in a buffer that is open, or in a sum on its way.
+class GradientModel {
+ public:
+  GradientModel(const std::vector<UnitNeed>& units, int64_t arena_bytes)
+      : units_(units), arena_bytes_(arena_bytes), state_(units.size()) {}
+
+  std::string follow(const Instruction& step) {
+    State& unit = state_[static_cast<size_t>(step.unit)];
+    const bool planned = units_[static_cast<size_t>(step.unit)].buffer_bytes > 0;
+    switch (step.action) {
+      case Action::open:
+        return open(unit, step);
+      case Action::reduce:
+        if (planned && !unit.open) return "its buffer is not open";
+        if (unit.open && unit.open->offset != step.offset)
+          return "its buffer was opened at " + std::to_string(unit.open->offset);
+        if (unit.sum != Sum::none) return "its last sum has not settled";
+        unit.sum = Sum::in_row;
+        unit.read = std::exchange(unit.open, std::nullopt);
+        return "";
+      case Action::reduce_across:
+        if (unit.sum != Sum::in_row) return "it was not reduced";
+        unit.sum = Sum::across;
+        unit.read.reset();
+        return "";
+      case Action::settle:
+        if (unit.sum == Sum::none) return "it was not reduced";
+        unit.sum = Sum::none;
+        unit.read.reset();
+        return "";
+      default:
+        return "";
+    }
+  }
+
+  // Empty, or what is not done when a backward ends: buffers may wait for the next, sums may not.
+  std::string left_in_flight() const {
+    return find("has not settled", [](const State& s) { return s.sum != Sum::none; });
+  }
+  std::string left_open() const {
+    return find("is still open", [](const State& s) { return s.open.has_value(); });
+  }
+
+ private:
+  enum class Sum : uint8_t { none, in_row, across };
+  struct State {
+    std::optional<Taken> open;  // gradients arrive there
+    std::optional<Taken> read;  // other ranks read it
+    Sum sum = Sum::none;
+  };
+
+  std::string open(State& unit, const Instruction& step) {
+    if (unit.open) return "its buffer is open already";
+    std::vector<Taken> taken;
+    for (const State& other : state_) {
+      if (other.open) taken.push_back(*other.open);
+      if (other.read) taken.push_back(*other.read);
+    }
+    const Taken wanted{step.offset, units_[static_cast<size_t>(step.unit)].buffer_bytes, step.unit};
+    std::string wrong = conflict(wanted, taken, arena_bytes_);
+    if (wrong.empty()) unit.open = wanted;
+    return wrong;
+  }
+
+  template <class Which>
+  std::string find(const char* what, Which which) const {
+    for (size_t i = 0; i < state_.size(); ++i)
+      if (which(state_[i])) return "the gradient buffer of unit " + std::to_string(i) + " " + what;
+    return "";
+  }
+
+  const std::vector<UnitNeed>& units_;
+  const int64_t arena_bytes_;
+  std::vector<State> state_;
+};
+
 std::string words(const Instruction& step) {
-  static constexpr const char* kNames[] = {"release", "gather", "use"};
+  static constexpr const char* kNames[] = {"release", "gather",        "use",    "open",
+                                           "reduce",  "reduce_across", "settle", "agree"};
   std::ostringstream text;
   text << kNames[static_cast<size_t>(step.action)] << " of unit " << step.unit << " at " << step.offset;
   return text.str();
 }
 
-std::string follow_all(ArenaModel& model, const std::vector<Instruction>& steps) {
-  for (const Instruction& step : steps)
-    if (const std::string wrong = model.follow(step); !wrong.empty()) return words(step) + ": " + wrong;
-  return "";
-}
+class Checker {
+ public:
+  Checker(const Plan& plan, const std::vector<UnitNeed>& units, int max_slots)
+      : units_(units.size()),
+        slots_(units, plan.arena_bytes, max_slots),
+        gradients_(units, plan.buffer_bytes) {}
 
-std::string follow_run(ArenaModel& model, const PlannedRun& run) {
-  if (std::string wrong = follow_all(model, run.before); !wrong.empty()) return wrong;
-  const auto uses = std::count_if(run.before.begin(), run.before.end(), [&](const Instruction& step) {
-    return step.action == Action::use && step.unit == run.access.unit;
-  });
-  if (uses != 1) return std::to_string(uses) + " uses of its unit instead of one";
-  return model.has(run.access.unit) ? "" : "its unit is released before it runs";
-}
+  std::string follow(const Moment& moment) {
+    if (std::string wrong = follow(moment.steps, !moment.run); !wrong.empty()) return wrong;
+    if (!moment.run) return gradients_.left_in_flight();
+    const auto uses = std::count_if(moment.steps.begin(), moment.steps.end(), [&](const Instruction& step) {
+      return step.action == Action::use && step.unit == moment.run->unit;
+    });
+    if (uses != 1) return std::to_string(uses) + " uses of its unit instead of one";
+    return slots_.has(moment.run->unit) ? "" : "its unit is released before it runs";
+  }
+
+  std::string end(const std::vector<Instruction>& after) {
+    if (std::string wrong = follow(after, false); !wrong.empty()) return wrong;
+    if (const auto unit = slots_.left()) return "unit " + std::to_string(*unit) + " is still gathered";
+    const std::string open = gradients_.left_open();
+    return open.empty() ? gradients_.left_in_flight() : open;
+  }
+
+ private:
+  std::string follow(const std::vector<Instruction>& steps, bool backward_ends) {
+    for (const Instruction& step : steps) {
+      std::string wrong;
+      if (step.unit < 0 || static_cast<size_t>(step.unit) >= units_)
+        wrong = "there is no such unit";
+      else if (step.action == Action::agree)
+        wrong = backward_ends ? "" : "no backward ends here";
+      else
+        wrong = of_gradients(step.action) ? gradients_.follow(step) : slots_.follow(step);
+      if (!wrong.empty()) return words(step) + ": " + wrong;
+    }
+    return "";
+  }
+
+  const size_t units_;
+  SlotModel slots_;
+  GradientModel gradients_;
+};
 
 }  // namespace
 
 std::string check_plan(const Plan& plan, const std::vector<UnitNeed>& units, const PlanOptions& options) {
-  ArenaModel model(units, plan.arena_bytes, options.max_slots);
-  for (size_t p = 0; p < plan.runs.size(); ++p)
-    if (const std::string wrong = follow_run(model, plan.runs[p]); !wrong.empty())
-      return "before run " + std::to_string(p) + ": " + wrong;
-  if (const std::string wrong = follow_all(model, plan.after); !wrong.empty())
-    return "after the last run: " + wrong;
-  if (const auto unit = model.left())
-    return "after the last run: unit " + std::to_string(*unit) + " is still gathered";
-  return "";
+  Checker checker(plan, units, options.max_slots);
+  for (size_t m = 0, runs = 0; m < plan.moments.size(); ++m) {
+    const bool run = plan.moments[m].run.has_value();
+    const std::string where = run ? "before run " + std::to_string(runs++) : "at the end of a backward";
+    if (const std::string wrong = checker.follow(plan.moments[m]); !wrong.empty())
+      return where + ": " + wrong;
+  }
+  const std::string wrong = checker.end(plan.after);
+  return wrong.empty() ? "" : "after the last run: " + wrong;
 }
 
 }  // namespace fsdp::detail

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace fsdp::detail {
 
-std::vector<const CyclePlan*> KnownPlans::likely(const CycleKind& kind) {
+std::vector<const Plan*> KnownPlans::likely(const CycleKind& kind) {
   const Plans& plans = kinds_[kind];
-  std::vector<const CyclePlan*> order;
+  std::vector<const Plan*> order;
   for (auto it = plans.all.rbegin(); it != plans.all.rend(); ++it) order.push_back(it->get());
   const auto after = plans.after.find(plans.last);
   const auto first =
@@ -15,28 +17,27 @@ std::vector<const CyclePlan*> KnownPlans::likely(const CycleKind& kind) {
   return order;
 }
 
-void KnownPlans::followed(const CycleKind& kind, const CyclePlan* plan) {
+void KnownPlans::followed(const CycleKind& kind, const Plan* plan) {
   Plans& plans = kinds_[kind];
   plans.after[plans.last] = plan;
   plans.last = plan;
 }
 
-void KnownPlans::add(const CycleKind& kind, const Schedule& recorded, const std::vector<UnitNeed>& needs,
-                     const std::vector<int64_t>& buffer_bytes, const PlanOptions& options) {
+void KnownPlans::add(const CycleKind& kind, const std::vector<Moment>& recorded,
+                     const std::vector<UnitNeed>& needs, const PlanOptions& options) {
   Plans& plans = kinds_[kind];
-  const std::vector<Access> runs = collapse(recorded.trace());
-  const CyclePlan* like = nullptr;  // the one that goes the same way longest
-  const CyclePlan* same = nullptr;
+  const Plan* like = nullptr;  // the one that goes the same way longest
+  const Plan* same = nullptr;
   size_t longest = 0;
   for (const auto& plan : plans.all) {
-    const size_t common = common_runs(plan->slots, runs);
-    if (common == runs.size() && common == plan->slots.runs.size()) same = plan.get();
+    const size_t common = common_moments(plan->moments, recorded);
+    if (common == recorded.size() && common == plan->moments.size()) same = plan.get();
     if (common <= longest) continue;
     longest = common;
     like = plan.get();
   }
-  auto made = std::make_unique<CyclePlan>(
-      make_cycle_plan(recorded.trace(), recorded.reductions(), needs, buffer_bytes, options, like));
+  auto made = std::make_unique<Plan>(make_plan(recorded, needs, options, like));
+  FSDP_ASSERT(check_plan(*made, needs, options).empty());
   if (same != nullptr)
     plans.remove(same);
   else if (plans.all.size() == kMost)
@@ -45,7 +46,7 @@ void KnownPlans::add(const CycleKind& kind, const Schedule& recorded, const std:
   followed(kind, plans.all.back().get());
 }
 
-void KnownPlans::Plans::remove(const CyclePlan* plan) {
+void KnownPlans::Plans::remove(const Plan* plan) {
   std::erase_if(after, [&](const auto& pair) { return pair.first == plan || pair.second == plan; });
   if (last == plan) last = nullptr;
   std::erase_if(all, [&](const auto& one) { return one.get() == plan; });
@@ -60,11 +61,11 @@ int64_t KnownPlans::most(Value value) const {
 }
 
 int64_t KnownPlans::arena_bytes() const {
-  return most([](const CyclePlan& plan) { return plan.slots.arena_bytes; });
+  return most([](const Plan& plan) { return plan.arena_bytes; });
 }
 
 int64_t KnownPlans::buffer_bytes() const {
-  return most([](const CyclePlan& plan) { return plan.buffer_bytes; });
+  return most([](const Plan& plan) { return plan.buffer_bytes; });
 }
 
 size_t KnownPlans::trainings() const {
@@ -78,8 +79,8 @@ bool KnownPlans::has(const CycleKind& kind, Access access) const {
   if (found == kinds_.end()) return false;
   const auto& all = found->second.all;
   return std::any_of(all.begin(), all.end(), [&](const auto& plan) {
-    return std::any_of(plan->slots.runs.begin(), plan->slots.runs.end(),
-                       [&](const PlannedRun& run) { return run.access == access; });
+    return std::any_of(plan->moments.begin(), plan->moments.end(),
+                       [&](const Moment& moment) { return moment.run == access; });
   });
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "plan/schedule.h"
+#include "plan/plan.h"
 
 namespace fsdp::detail {
 
@@ -22,12 +22,12 @@ struct CycleKind {
 class KnownPlans {
  public:
   // Those of a kind. First the one that came after the last cycle before, then the others, newest first.
-  std::vector<const CyclePlan*> likely(const CycleKind& kind);
+  std::vector<const Plan*> likely(const CycleKind& kind);
   // A cycle went as `plan` says, to its end.
-  void followed(const CycleKind& kind, const CyclePlan* plan);
+  void followed(const CycleKind& kind, const Plan* plan);
   // A plan for what was recorded. It replaces one of the same cycle, or the oldest where there are many.
-  void add(const CycleKind& kind, const Schedule& recorded, const std::vector<UnitNeed>& needs,
-           const std::vector<int64_t>& buffer_bytes, const PlanOptions& options);
+  void add(const CycleKind& kind, const std::vector<Moment>& recorded, const std::vector<UnitNeed>& needs,
+           const PlanOptions& options);
   void clear() { kinds_.clear(); }
 
   // What all plans need at most.
@@ -42,11 +42,11 @@ class KnownPlans {
   static constexpr size_t kMost = 16;  // of one kind
 
   struct Plans {
-    std::vector<std::unique_ptr<CyclePlan>> all;              // in the order in which they were made
-    std::map<const CyclePlan*, const CyclePlan*> after = {};  // what came after each, last time
-    const CyclePlan* last = nullptr;
+    std::vector<std::unique_ptr<Plan>> all;         // in the order in which they were made
+    std::map<const Plan*, const Plan*> after = {};  // what came after each, last time
+    const Plan* last = nullptr;
 
-    void remove(const CyclePlan* plan);
+    void remove(const Plan* plan);
   };
   template <class Value>
   int64_t most(Value value) const;

@@ -1,10 +1,10 @@
 #include "plan/plan.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include "plan/arena.h"
+#include "plan/buffer_places.h"
 
 namespace fsdp::detail {
 
@@ -78,15 +78,14 @@ std::vector<Stay> find_stays(const std::vector<Access>& runs, const std::vector<
   return stays;
 }
 
+// `fork`: the first moment that `like` does not have; `last`: the run before it.
 Packing pack_stays(const std::vector<Stay>& stays, const std::vector<UnitNeed>& units, const Plan* like,
-                   const std::vector<Access>& runs) {
+                   size_t fork, int32_t last) {
   std::vector<Lifetime> lifetimes;
   for (const Stay& stay : stays)
     lifetimes.push_back({stay.begin, stay.end(), units[static_cast<size_t>(stay.unit)].slot_bytes});
-  const size_t fork = like != nullptr ? common_runs(*like, runs) : 0;
-  if (fork == 0) return pack(lifetimes);
-  const auto last = static_cast<int32_t>(fork) - 1;  // run that both have
-  for (const auto& [unit, offset] : residents(*like, fork - 1))
+  if (like == nullptr || fork == 0) return pack(lifetimes);
+  for (const auto& [unit, offset] : residents(*like, fork))
     for (size_t i = 0; i < stays.size(); ++i)
       if (stays[i].unit == unit && stays[i].begin <= last && last < stays[i].end())
         lifetimes[i].fixed = offset;
@@ -95,40 +94,54 @@ Packing pack_stays(const std::vector<Stay>& stays, const std::vector<UnitNeed>& 
 
 }  // namespace
 
-std::vector<Access> collapse(const std::vector<Access>& trace) {
-  std::vector<Access> runs;
-  std::unique_copy(trace.begin(), trace.end(), std::back_inserter(runs));
-  return runs;
-}
-
-std::vector<std::pair<UnitId, int64_t>> residents(const Plan& plan, size_t run) {
-  std::vector<std::pair<UnitId, int64_t>> there;
-  for (size_t p = 0; p <= run && p < plan.runs.size(); ++p)
-    for (const Instruction& step : plan.runs[p].before) {
+std::vector<Place> residents(const Plan& plan, size_t at) {
+  std::vector<Place> there;
+  for (size_t m = 0; m < at && m < plan.moments.size(); ++m)
+    for (const Instruction& step : plan.moments[m].steps) {
       if (step.action == Action::gather) there.emplace_back(step.unit, step.offset);
       if (step.action == Action::release)
-        std::erase_if(there, [&](const auto& one) { return one.first == step.unit; });
+        std::erase_if(there, [&](const Place& one) { return one.first == step.unit; });
     }
   return there;
 }
 
-size_t common_runs(const Plan& plan, const std::vector<Access>& runs) {
+std::vector<Place> open_buffers(const Plan& plan, size_t at) {
+  std::vector<Place> there;
+  for (size_t m = 0; m < at && m < plan.moments.size(); ++m)
+    for (const Instruction& step : plan.moments[m].steps) {
+      if (step.action == Action::open) there.emplace_back(step.unit, step.offset);
+      if (step.action == Action::reduce) std::erase(there, Place(step.unit, step.offset));
+    }
+  return there;
+}
+
+size_t common_moments(const std::vector<Moment>& one, const std::vector<Moment>& other) {
   size_t n = 0;
-  while (n < runs.size() && n < plan.runs.size() && plan.runs[n].access == runs[n]) ++n;
+  while (n < one.size() && n < other.size() && one[n].run == other[n].run) ++n;
   return n;
 }
 
-Plan make_plan(const std::vector<Access>& trace, const std::vector<UnitNeed>& units,
+Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>& units,
                const PlanOptions& options, const Plan* like) {
-  const std::vector<Access> runs = collapse(trace);
-  const std::vector<Stay> stays = find_stays(runs, units, options);
-  const Packing packing = pack_stays(stays, units, like, runs);
+  Plan plan{.moments = recorded, .after = {}};
+  std::vector<Access> runs;
+  std::vector<size_t> moment_of;  // per run
+  for (size_t m = 0; m < plan.moments.size(); ++m) {
+    std::erase_if(plan.moments[m].steps, [](const Instruction& step) { return !of_gradients(step.action); });
+    if (!plan.moments[m].run) continue;
+    runs.push_back(*plan.moments[m].run);
+    moment_of.push_back(m);
+  }
+  plan.buffer_bytes = place_buffers(plan.moments, units);
 
-  Plan plan{.runs = {}, .after = {}, .arena_bytes = packing.bytes};
-  for (const Access& access : runs) plan.runs.push_back({.access = access, .before = {}});
+  const std::vector<Stay> stays = find_stays(runs, units, options);
+  const size_t fork = like != nullptr ? common_moments(like->moments, recorded) : 0;
+  const auto last = std::lower_bound(moment_of.begin(), moment_of.end(), fork) - moment_of.begin() - 1;
+  const Packing packing = pack_stays(stays, units, like, fork, static_cast<int32_t>(last));
+  plan.arena_bytes = packing.bytes;
   const auto emit = [&](int32_t p, Action action, size_t i) {
     const auto run = static_cast<size_t>(p);
-    auto& list = run < plan.runs.size() ? plan.runs[run].before : plan.after;
+    auto& list = run < runs.size() ? plan.moments[moment_of[run]].steps : plan.after;
     list.push_back({.action = action, .unit = stays[i].unit, .offset = packing.offsets[i]});
   };
   // One pass per kind of instruction gives their order before a run.

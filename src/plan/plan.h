@@ -1,7 +1,9 @@
-// Which unit to gather and release in one step, when, and where. Pure data: no tensors, no streams, no ranks.
+// One cycle of a model as instructions: what to gather, release and reduce, when, and where. Pure data: no
+// tensors, no streams, no ranks.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +24,8 @@ struct Access {
 
 struct UnitNeed {
   int64_t slot_bytes = 0;
-  bool keep = false;  // stays gathered from forward to backward (reshard_after_forward = false)
+  bool keep = false;         // stays gathered from forward to backward (reshard_after_forward = false)
+  int64_t buffer_bytes = 0;  // of its gradients, in the gradient arena; 0: they have other memory
 };
 
 struct PlanOptions {
@@ -32,62 +35,78 @@ struct PlanOptions {
 };
 
 enum class Action : uint8_t {
+  // What becomes of a unit's parameters:
   release,  // the slot is free once the last operator that used it is done
   gather,   // start to fill the slot
   use,      // wait for the gather: operators may read the slot from here on
+  // What becomes of its gradients:
+  open,           // from here on they arrive in the buffer; whoever writes first claims it
+  reduce,         // start to sum the buffers of the row's ranks
+  reduce_across,  // the row's sum is there, the buffer is free: start to sum over the rows of the mesh
+  settle,         // the sum is in the gradient shard, the buffer is free
+  // At the end of a backward, for all units:
+  agree,  // ranks tell each other which parameters they used
 };
+// Whether an action is about gradients.
+inline bool of_gradients(Action action) { return action >= Action::open; }
 
 struct Instruction {
   Action action = Action::use;
   UnitId unit = 0;
-  int64_t offset = 0;  // of the slot, in bytes into the arena
+  int64_t offset = -1;          // of the slot or the buffer, in bytes into its arena; -1: memory of its own
+  std::vector<bool> used = {};  // reduce: which of the unit's parameters some rank used
 
   bool operator==(const Instruction&) const = default;
 };
 
-// Accesses to one unit, in one phase, with none to another unit between them.
-struct PlannedRun {
-  Access access;
-  std::vector<Instruction> before;  // executed when its first operator starts, before the kernel runs
+// Where instructions are carried out: when the first operator of a run starts, before its kernel, or when a
+// backward ends. A run is accesses to one unit, in one phase, with none to another unit between them.
+struct Moment {
+  std::optional<Access> run = std::nullopt;  // none: the end of a backward
+  std::vector<Instruction> steps = {};
 };
 
 struct Plan {
-  std::vector<PlannedRun> runs;
-  std::vector<Instruction> after;  // executed when the step's last backward has ended
-  int64_t arena_bytes = 0;
+  std::vector<Moment> moments;
+  std::vector<Instruction> after;  // carried out when the cycle is over
+  int64_t arena_bytes = 0;         // of slots
+  int64_t buffer_bytes = 0;        // of gradient buffers
 };
 
 // Note [From trace to plan]
-// A trace is one step's accesses; collapsed, it is a sequence of runs. During run p a unit is alive if
+// A cycle that was recorded is a sequence of moments. What it did with gradients is repeated as it was,
+// because ranks agreed on it; when to gather and release is planned anew. During run p a unit is alive if
 //   - one of the runs p .. p + ahead uses it, where `ahead` is that of p's phase and at most max_slots - 1,
 //   or
 //   - it has `keep`, and p lies between its first use in forward and its last in backward.
 // A run looks no further than the run after it does, so that what is gathered stays until it was used: this
 // matters only where the phases look ahead by different numbers. A lifetime is a longest sequence of runs
 // in which a unit is alive. Before run p come, in this order,
-//   1. the release of the lifetime that ended with run p - 1,
-//   2. the gather of p's own unit, if its lifetime begins here,
-//   3. the use of p's unit, which waits for its gather,
-//   4. the gathers of other lifetimes that begin here, in the order in which they will be used.
+//   1. what is to be done with gradients: sums that arrive, reductions that start, buffers that open,
+//   2. the release of the lifetime that ended with run p - 1,
+//   3. the gather of p's own unit, if its lifetime begins here,
+//   4. the use of p's unit, which waits for its gather,
+//   5. the gathers of other lifetimes that begin here, in the order in which they will be used.
 // So run p + 1's unit is on its way while run p computes, the last unit of forward, which backward uses
 // first, is gathered once, and a root used first and last is not held in between. When to gather depends on
 // the order of accesses alone, never on time: all ranks with the same trace issue the same collectives.
-// Offsets come from packing the lifetimes, so the same trace gives the same addresses in every step.
-// `like`: a plan that begins with the same runs, or null; units that are gathered where the two part lie at
-// the same offsets in both, so that one can be left for the other there.
-Plan make_plan(const std::vector<Access>& trace, const std::vector<UnitNeed>& units,
+// Offsets come from packing lifetimes, so the same trace gives the same addresses in every step: a slot lives
+// from its gather to its release, a buffer from open to the moment its sum left it.
+// `like`: a plan that begins with the same moments, or null; units that are gathered where the two part lie
+// at the same offsets in both, so that one can be left for the other there.
+Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>& units,
                const PlanOptions& options, const Plan* like = nullptr);
 
-// The units that are gathered, or on their way, while run `run` of a plan computes, with their offsets, in
-// the order of their gathers.
-std::vector<std::pair<UnitId, int64_t>> residents(const Plan& plan, size_t run);
-// How many runs two plans have in common from the beginning.
-size_t common_runs(const Plan& plan, const std::vector<Access>& runs);
+// A unit and where its memory lies.
+using Place = std::pair<UnitId, int64_t>;
+// The units that are gathered, or on their way, before moment `at` of a plan, in the order of their gathers.
+std::vector<Place> residents(const Plan& plan, size_t at);
+// The units whose gradient buffers are open then, and not reduced.
+std::vector<Place> open_buffers(const Plan& plan, size_t at);
+// How many moments two cycles have in common from the beginning, whatever is done there.
+size_t common_moments(const std::vector<Moment>& one, const std::vector<Moment>& other);
 
-// One access per run: neighbours that are equal become one.
-std::vector<Access> collapse(const std::vector<Access>& trace);
-
-// Follows the instructions in a model of the arena that knows nothing of how plans are made. Empty, or the
+// Follows the instructions in a model of the arenas that knows nothing of how plans are made. Empty, or the
 // first thing that is wrong, in words.
 std::string check_plan(const Plan& plan, const std::vector<UnitNeed>& units, const PlanOptions& options);
 

@@ -2,104 +2,92 @@
 
 #include <algorithm>
 
-#include "plan/arena.h"
-
 namespace fsdp::detail {
 
-CyclePlan make_cycle_plan(const std::vector<Access>& trace, std::vector<Reduction> reductions,
-                          const std::vector<UnitNeed>& units, const std::vector<int64_t>& buffer_bytes,
-                          const PlanOptions& options, const CyclePlan* like) {
-  CyclePlan plan;
-  plan.slots = make_plan(trace, units, options, like != nullptr ? &like->slots : nullptr);
-  plan.reductions = std::move(reductions);
-  std::vector<Lifetime> lifetimes;
-  for (const Reduction& one : plan.reductions)
-    lifetimes.push_back({one.opened, one.at + 1, buffer_bytes[static_cast<size_t>(one.unit)]});
-  const Packing packing = pack(lifetimes);
-  for (size_t i = 0; i < plan.reductions.size(); ++i) plan.reductions[i].offset = packing.offsets[i];
-  plan.buffer_bytes = packing.bytes;
-  return plan;
-}
-
-void Schedule::begin(std::vector<const CyclePlan*> plans) {
+void Schedule::begin(std::vector<const Plan*> plans) {
   fitting_ = std::move(plans);
   plan_ = fitting_.empty() ? nullptr : fitting_.front();
   went_over_ = false;
-  made_.assign(plan_ != nullptr ? plan_->reductions.size() : 0, false);
-  task_ = 0;
-  trace_.clear();
-  reductions_.clear();
+  moments_ = 0;
+  last_run_.reset();
   widened_.clear();
+  recorded_.clear();
+  open_.clear();
   spoilt_ = false;
 }
 
 const Access* Schedule::expected() const {
-  return plan_ == nullptr || trace_.size() >= plan_->slots.runs.size()
-             ? nullptr
-             : &plan_->slots.runs[trace_.size()].access;
+  if (plan_ == nullptr || moments_ >= plan_->moments.size()) return nullptr;
+  const auto& run = plan_->moments[moments_].run;
+  return run ? &*run : nullptr;
 }
 
-const PlannedRun* Schedule::advance(Access access) {
-  const size_t position = trace_.size();
-  trace_.push_back(access);
-  if (trace_.size() > kLongest) spoil();
+const Moment* Schedule::advance(Access access) {
+  last_run_ = access;
+  return advance_to(access);
+}
+
+const Moment* Schedule::end_backward() { return advance_to(std::nullopt); }
+
+// Where the model goes over to another plan, what the one before has reduced by now counts as done: the same
+// moments came before. A gradient that is not where the new plan has it is noticed when the backward ends.
+const Moment* Schedule::advance_to(const std::optional<Access>& run) {
+  const size_t now = moments_;
   went_over_ = false;
-  if (plan_ == nullptr) return nullptr;
-  std::erase_if(fitting_, [&](const CyclePlan* plan) {
-    return position >= plan->slots.runs.size() || plan->slots.runs[position].access != access;
-  });
-  if (fitting_.empty()) {
-    leave_plan();
+  if (plan_ != nullptr) {
+    std::erase_if(fitting_, [&](const Plan* plan) {
+      return now >= plan->moments.size() || plan->moments[now].run != run;
+    });
+    if (fitting_.empty()) leave_plan();
+  }
+  ++moments_;
+  if (moments_ > kLongest) spoil();
+  if (plan_ == nullptr) {
+    if (!spoilt_) recorded_.push_back({.run = run, .steps = {}});
     return nullptr;
   }
-  if (std::find(fitting_.begin(), fitting_.end(), plan_) == fitting_.end()) go_over(fitting_.front());
-  return &plan_->slots.runs[position];
-}
-
-// What the other plan has reduced by now counts as done: the same accesses came before. A gradient that is
-// not where the new plan has it is noticed when the backward ends.
-void Schedule::go_over(const CyclePlan* plan) {
-  plan_ = plan;
-  went_over_ = true;
-  made_.assign(plan->reductions.size(), false);
-  for (size_t i = 0; i < made_.size(); ++i) {
-    const Reduction& one = plan->reductions[i];
-    made_[i] = one.task < task_ || (one.task == task_ && !one.task_end && one.at < boundary());
+  if (std::find(fitting_.begin(), fitting_.end(), plan_) == fitting_.end()) {
+    plan_ = fitting_.front();
+    went_over_ = true;
   }
+  return &plan_->moments[now];
 }
 
-// What was made is part of what the new plan is made from.
 void Schedule::leave_plan() {
   if (plan_ == nullptr) return;
-  for (size_t i = 0; i < made_.size(); ++i) {
-    if (!made_[i]) continue;
-    reductions_.push_back(plan_->reductions[i]);
-    const auto wider = widened_.find(&plan_->reductions[i]);
-    if (wider != widened_.end()) reductions_.back().used = wider->second;
+  const auto begin = plan_->moments.begin();
+  recorded_.assign(begin, begin + static_cast<std::ptrdiff_t>(moments_));
+  for (size_t m = 0; m < moments_; ++m) {
+    std::vector<Instruction>& steps = recorded_[m].steps;
+    const std::vector<Instruction>& planned = plan_->moments[m].steps;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const auto wider = widened_.find(&planned[i]);
+      if (wider != widened_.end()) steps[i].used = wider->second;
+      if (steps[i].action == Action::open) open_.insert(steps[i].unit);
+      if (steps[i].action == Action::reduce) open_.erase(steps[i].unit);
+    }
   }
   plan_ = nullptr;
 }
 
-std::vector<const Reduction*> Schedule::due(bool task_end) {
-  std::vector<const Reduction*> found;
-  for (size_t i = 0; i < made_.size(); ++i) {
-    const Reduction& one = plan_->reductions[i];
-    if (made_[i] || one.at != boundary() || one.task != task_ || one.task_end != task_end) continue;
-    made_[i] = true;
-    found.push_back(&one);
-  }
-  return found;
+void Schedule::leave_plan_at_agreement() {
+  leave_plan();
+  std::vector<Instruction>& last = recorded_.back().steps;
+  const auto agree = std::find_if(last.begin(), last.end(),
+                                  [](const Instruction& step) { return step.action == Action::agree; });
+  last.erase(agree, last.end());
 }
 
-const Reduction* Schedule::opening(UnitId unit) const {
-  if (plan_ == nullptr) return nullptr;
-  for (size_t i = 0; i < made_.size(); ++i) {
-    const Reduction& one = plan_->reductions[i];
-    if (!made_[i] && one.unit == unit && one.task == task_ && one.opened <= boundary() &&
-        boundary() <= one.at)
-      return &one;
+void Schedule::record(const Instruction& step) {
+  if (recorded_.empty() || spoilt_) return;
+  if (step.action == Action::open) {
+    if (!open_.insert(step.unit).second) return;
+    const size_t before = recorded_.size() - (recorded_.size() > 1 ? 2 : 1);
+    recorded_[before].steps.push_back(step);
+    return;
   }
-  return nullptr;
+  if (step.action == Action::reduce) open_.erase(step.unit);
+  recorded_.back().steps.push_back(step);
 }
 
 }  // namespace fsdp::detail

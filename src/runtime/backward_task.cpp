@@ -66,13 +66,15 @@ void Engine::end_task(int task) {
 }
 
 void Engine::finish_task() {
-  mesh.check_order(/*now=*/!schedule_.following());
-  gradients_.at_task_end();
+  const Moment* planned = schedule_.end_backward();
+  mesh.check_order(/*now=*/planned == nullptr);
+  if (schedule_.went_over()) change_over();
+  gradients_.at_task_end(planned);
   note_memory();
   if (gradients_.sync)
     for (const auto& check : after_backward) check(*this);
   if (schedule_.following() && !schedule_.at_end()) return;
-  executor_.release_all();
+  release_as_planned();
   drop_parts();
   end_readings();
 }

@@ -34,13 +34,12 @@ void Engine::end_cycle() {
 
 void Engine::adopt_plan() {
   std::vector<UnitNeed> needs;
-  std::vector<int64_t> buffers;
-  for (const auto& unit : units) {
-    needs.push_back({.slot_bytes = unit->arena_bytes(), .keep = unit->keep});
-    buffers.push_back(unit->layout.ranks > 1 ? unit->buffer_bytes() : 0);
-  }
+  for (const auto& unit : units)
+    needs.push_back({.slot_bytes = unit->arena_bytes(),
+                     .keep = unit->keep,
+                     .buffer_bytes = unit->layout.ranks > 1 ? unit->buffer_bytes() : 0});
   schedule_.leave_plan();
-  plans_.add(kind(), schedule_, needs, buffers, {.max_slots = options.limit_all_gathers});
+  plans_.add(kind(), schedule_.recorded(), needs, {.max_slots = options.limit_all_gathers});
   // The first plan of a training says how much the slots need, which is less than was taken at first.
   const bool first = mode_ == Mode::train && plans_.trainings() == 1;
   if (first || plans_.arena_bytes() > executor_.arena_bytes()) executor_.reserve(plans_.arena_bytes());

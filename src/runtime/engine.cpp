@@ -89,7 +89,7 @@ void Engine::leave() {
   aside_ = false;
   state_ = mode_ == Mode::eval ? TrainingState::idle : state_;
   executor_.keep_parts(false);
-  executor_.release_all();
+  release_as_planned();
   end_readings();
 }
 
@@ -122,36 +122,6 @@ void Engine::end_failed_call() {
 }
 
 bool Engine::may_read() const { return depth_ > 0 || graph_task() != -1; }
-
-void Engine::use(Unit& unit) {
-  const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
-  executor_.enter_phase(phase);
-  if (unit.stale() && unit.state != UnitState::sharded) executor_.renew(unit);
-  if (aside_) return executor_.demand(unit);
-  if (phase == Phase::backward) enter_task();
-  unit.last_read = phase;
-  // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
-  if (unit.outside) return executor_.demand(unit);
-  const Access access{unit.id, phase};
-  if (schedule_.current() != nullptr && *schedule_.current() == access) {
-    return unit.state == UnitState::gathered ? executor_.read(unit) : executor_.demand(unit);
-  }
-  const Access* expected = schedule_.expected();
-  const PlannedRun* run = schedule_.advance(access);
-  if (run == nullptr && expected != nullptr)
-    executor_.remark("'" + unit.name + "' came where '" + units[static_cast<size_t>(expected->unit)]->name +
-                     "' was planned");
-  if (schedule_.went_over()) gradients_.leave_plan();
-  if (phase == Phase::backward) gradients_.at_boundary();
-  if (run != nullptr &&
-      (schedule_.went_over() ? executor_.change_over(schedule_.expected_residents(), unit, units)
-                             : executor_.follow(run->before, units)))
-    return executor_.read(unit);
-  schedule_.leave_plan();
-  executor_.demand(unit);
-  if (expected != nullptr) mesh.row.share_order();
-  note_memory();
-}
 
 void Engine::fail(std::exception_ptr error) { last_error_ = std::move(error); }
 

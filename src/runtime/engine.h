@@ -89,6 +89,10 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
     std::vector<Unit*> units;
     std::vector<at::Tensor> whole;
   };
+  void go_on_to(Unit& unit, Access access);
+  bool obey(const std::vector<Instruction>& steps, bool ready);
+  bool change_over();
+  void release_as_planned();
   void leave_failed();
   void end_failed_call();
   void begin_cycle(Mode mode);

@@ -6,7 +6,6 @@
 #include <exception>
 
 #include "base/assert.h"
-#include "plan/arena.h"
 #include "watch/quiet.h"
 
 namespace fsdp::detail {
@@ -60,97 +59,85 @@ bool Executor::is_free(int64_t offset, int64_t bytes) const {
   });
 }
 
-bool Executor::follow(const std::vector<Instruction>& instructions,
-                      const std::vector<std::shared_ptr<Unit>>& units) {
+void Executor::release_overdue() {
   for (Unit* unit : std::exchange(overdue_, {}))
     if (unit->pins == 0) release(*unit);
-  for (const Instruction& step : instructions) {
-    Unit& unit = *units[static_cast<size_t>(step.unit)];
-    if (unit.in_place()) continue;
-    switch (step.action) {
-      case Action::release:
-        if (unit.pins == 0)
-          release(unit);
-        else
-          overdue_.push_back(&unit);  // an operator that reads several units holds it
-        break;
-      case Action::gather:
-        if (unit.state != UnitState::sharded) break;
-        if (!is_free(step.offset, unit.arena_bytes())) return false;
-        gather(unit, unit.outside ? std::nullopt : std::optional(step.offset));
-        break;
-      case Action::use:
-        if (unit.state == UnitState::sharded) return false;
-        use(unit);
-        break;
-    }
-  }
-  return true;
 }
 
-bool Executor::change_over(const std::vector<std::pair<UnitId, int64_t>>& expected, Unit& now,
+bool Executor::obey(const Instruction& step, Unit& unit) {
+  if (unit.in_place()) return true;
+  switch (step.action) {
+    case Action::release:
+      if (unit.pins == 0)
+        release(unit);
+      else
+        overdue_.push_back(&unit);  // an operator that reads several units holds it
+      return true;
+    case Action::gather:
+      if (unit.state != UnitState::sharded) return true;
+      if (step.offset >= 0 && !is_free(step.offset, unit.arena_bytes())) return false;
+      gather(unit, step.offset);
+      return true;
+    case Action::use:
+      if (unit.state == UnitState::sharded) return false;
+      use(unit);
+      return true;
+    default:
+      return true;
+  }
+}
+
+bool Executor::change_over(const std::vector<Place>& expected,
                            const std::vector<std::shared_ptr<Unit>>& units) {
   const std::vector<Unit*> here = resident_;
   for (Unit* unit : here) {
-    const bool stays = std::any_of(expected.begin(), expected.end(), [&](const auto& one) {
+    const bool stays = std::any_of(expected.begin(), expected.end(), [&](const Place& one) {
       return one.first == unit->id && (unit->offset < 0 || one.second == unit->offset);
     });
     if (stays || unit->outside || unit->pins > 0) continue;
     release(*unit);
   }
-  for (const auto& [id, offset] : expected) {
-    Unit& unit = *units[static_cast<size_t>(id)];
-    if (unit.in_place() || unit.state != UnitState::sharded) continue;
-    if (!is_free(offset, unit.arena_bytes())) return false;
-    gather(unit, unit.outside ? std::nullopt : std::optional(offset));
-  }
-  if (!now.in_place() && now.state == UnitState::sharded) return false;
-  use(now);
-  return true;
+  return std::all_of(expected.begin(), expected.end(), [&](const Place& one) {
+    return obey({.action = Action::gather, .unit = one.first, .offset = one.second},
+                *units[static_cast<size_t>(one.first)]);
+  });
 }
 
-void Executor::demand(Unit& unit) {
-  if (unit.in_place()) return;
-  if (unit.state == UnitState::sharded)
-    gather(unit, unit.outside ? std::nullopt : make_room(unit.slot_bytes()));
-  if (unit.state == UnitState::gathering) use(unit);
+std::vector<Instruction> Executor::demand(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units) {
+  if (unit.in_place()) return {};
+  std::vector<Instruction> steps;
+  if (unit.state == UnitState::sharded && unit.outside) {
+    gather(unit, -1);
+  } else if (unit.state == UnitState::sharded) {
+    steps = make_readable(unit.id, unit.slot_bytes(), slots());
+    for (const Instruction& step : steps) obey(step, *units[static_cast<size_t>(step.unit)]);
+    if (steps.back().offset < 0) warn_of_overflow(unit.slot_bytes());
+  }
+  use(unit);
   const auto place = std::find(resident_.begin(), resident_.end(), &unit);
   std::rotate(place, place + 1, resident_.end());
   read(unit);
+  return steps;
 }
 
-Unit* Executor::oldest_idle() const {
-  for (Unit* unit : resident_)
-    if (unit->pins == 0 && !unit->keep && !unit->outside) return unit;
-  return nullptr;
-}
-
-int Executor::gathered_for_now() const {
-  return static_cast<int>(std::count_if(resident_.begin(), resident_.end(),
-                                        [](const Unit* unit) { return !unit->keep && !unit->outside; }));
-}
-
-// An offset in the arena, after releasing what was used longest ago; none: the arena cannot hold it.
-std::optional<int64_t> Executor::make_room(int64_t bytes) {
-  while (max_slots_ > 0 && gathered_for_now() >= max_slots_) {
-    Unit* oldest = oldest_idle();
-    if (oldest == nullptr) break;
-    release(*oldest);
+Slots Executor::slots() const {
+  Slots slots{.residents = {}, .arena_bytes = arena_bytes(), .max_slots = max_slots_};
+  for (const Unit* unit : resident_) {
+    const bool passing = !unit->keep && !unit->outside;
+    slots.residents.push_back({.unit = unit->id,
+                               .offset = unit->offset,
+                               .bytes = unit->slot_bytes(),
+                               .counts = passing,
+                               .idle = passing && unit->pins == 0});
   }
-  while (true) {
-    std::vector<Range> taken;
-    for (const Unit* unit : resident_)
-      if (unit->offset >= 0) taken.push_back({unit->offset, unit->slot_bytes()});
-    if (const auto hole = find_hole(std::move(taken), bytes, arena_bytes())) return hole;
-    Unit* oldest = oldest_idle();
-    if (oldest == nullptr) break;
-    release(*oldest);
-  }
+  return slots;
+}
+
+void Executor::warn_of_overflow(int64_t bytes) {
   if (!std::exchange(warned_, true))
     TORCH_WARN("fsdp: an operator needs more units at once than there are slots; ", bytes,
                " bytes are taken outside the arena. Raise limit_all_gathers, or put these parameters into "
                "one unit.");
-  return std::nullopt;
 }
 
 // Keeps a part of what is in the slot, where a backward will follow.
@@ -165,12 +152,12 @@ void Executor::drop_part(Unit& unit) {
   for (const auto& region : unit.regions) region->gather_path->drop_kept();
 }
 
-void Executor::gather(Unit& unit, std::optional<int64_t> offset) {
+void Executor::gather(Unit& unit, int64_t offset) {
   const Quiet quiet;
   const bool kept = phase_ == Phase::backward && unit.kept_bytes() > 0;
   const GatherFrom from = kept ? GatherFrom::part : GatherFrom::row;
   const bool own = unit.outside || unit.needs_own_slot(from);
-  const int64_t place = own ? -1 : offset.value_or(-1);
+  const int64_t place = own ? -1 : offset;
   at::Tensor memory = arena_;
   if (place < 0 && unit.slot_bytes() > 0)
     memory = own ? own_memory(unit.slot_bytes()) : allocate(unit.slot_bytes());

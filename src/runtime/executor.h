@@ -3,12 +3,11 @@
 
 #include <fsdp/comm.h>
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "plan/plan.h"
+#include "plan/on_demand.h"
 #include "runtime/unit.h"
 
 namespace fsdp::detail {
@@ -32,13 +31,14 @@ class Executor {
   void enter_phase(Phase phase) { phase_ = phase; }
   // Whether a backward may come for which parts of units are kept. All ranks say the same.
   void keep_parts(bool on) { keeps_parts_ = on; }
-  // Does what is planned before a run. False, with nothing lost, when memory is not as the plan thought.
-  bool follow(const std::vector<Instruction>& instructions, const std::vector<std::shared_ptr<Unit>>& units);
-  // Has just `expected` (units and offsets) gathered or on their way; `now` is read at once. False as above.
-  bool change_over(const std::vector<std::pair<UnitId, int64_t>>& expected, Unit& now,
-                   const std::vector<std::shared_ptr<Unit>>& units);
-  // Makes `unit` readable now, in whatever memory there is.
-  void demand(Unit& unit);
+  // The plan has come to its next moment: what it released while an operator held it goes now.
+  void release_overdue();
+  // Carries out one instruction of a plan. False, with nothing lost, when memory is not as the plan thought.
+  bool obey(const Instruction& step, Unit& unit);
+  // Has just `expected` gathered or on their way. False as above.
+  bool change_over(const std::vector<Place>& expected, const std::vector<std::shared_ptr<Unit>>& units);
+  // Makes `unit` readable now, in whatever memory there is. Returns what was done for it.
+  std::vector<Instruction> demand(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units);
   // An operator reads `unit`, which is gathered: on another stream than before, maybe.
   void read(Unit& unit);
   void release(Unit& unit);
@@ -57,7 +57,7 @@ class Executor {
   void remark(std::string text) { remark_ = std::move(text); }
 
  private:
-  void gather(Unit& unit, std::optional<int64_t> offset);
+  void gather(Unit& unit, int64_t offset);
   void keep_part(Unit& unit);
   void use(Unit& unit);
   at::Tensor allocate(int64_t bytes) const;
@@ -65,9 +65,8 @@ class Executor {
   bool is_free(int64_t offset, int64_t bytes) const;
   template <class Which>
   void release_if(Which which);
-  Unit* oldest_idle() const;
-  std::optional<int64_t> make_room(int64_t bytes);
-  int gathered_for_now() const;
+  Slots slots() const;
+  void warn_of_overflow(int64_t bytes);
 
   Comm* sharer_ = nullptr;
   c10::Device device_;

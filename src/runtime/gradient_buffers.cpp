@@ -25,14 +25,11 @@ int64_t Gradients::buffer_bytes() const {
   return bytes;
 }
 
-// Planned: memory at the planned place. Otherwise, and while gradients are kept back, memory of its own.
-void Gradients::open(Unit& unit) { open(unit, sync ? schedule_.opening(unit.id) : nullptr); }
-
-void Gradients::open(Unit& unit, const Reduction* planned) {
-  if (planned != nullptr) take_planned_place(unit, *planned);
+// At the planned place where there is one; while gradients are kept back, and without a plan, there is none.
+void Gradients::open(Unit& unit) {
+  if (unit.planned_buffer >= 0) take_planned_place(unit);
   open_regions(unit);
   unit.open = true;
-  unit.opened = schedule_.boundary();
 }
 
 // A region may have been thawed since the unit was opened.
@@ -46,9 +43,8 @@ void Gradients::open_regions(Unit& unit) {
   if (padded) clear_padding(unit);
 }
 
-void Gradients::take_planned_place(Unit& unit, const Reduction& planned) {
-  if (unit.layout.ranks == 1) return;
-  carve(unit, arena_, planned.offset, &UnitRegion::buffer, &UnitRegion::reduce);
+void Gradients::take_planned_place(Unit& unit) {
+  carve(unit, arena_, unit.planned_buffer, &UnitRegion::buffer, &UnitRegion::reduce);
   for (const auto& region : unit.regions)
     if (region->buffer.defined()) mesh_.row.claim(as_reals(region->buffer));
 }
@@ -58,27 +54,30 @@ bool Gradients::in_arena(const UnitRegion& region) const {
 }
 
 // A gradient may come earlier on this rank than the plan says; ranks reduce in the same memory.
-void Gradients::move_to_plan(Unit& unit, const Reduction& planned) {
-  if (unit.layout.ranks == 1) return;
+void Gradients::move_to_plan(Unit& unit) {
+  if (unit.planned_buffer < 0) return;
   std::vector<at::Tensor> here;
   for (const auto& region : unit.regions) here.push_back(region->buffer);
   if (std::all_of(unit.regions.begin(), unit.regions.end(),
                   [&](const auto& region) { return !region->buffer.defined() || in_arena(*region); }))
     return;
-  take_planned_place(unit, planned);
+  take_planned_place(unit);
   for (size_t i = 0; i < here.size(); ++i)
     if (here[i].defined()) unit.regions[i]->buffer.copy_(here[i]);
 }
 
+// Without a plan every rank's buffers are its own memory, also those it opened by the plan it has left.
 void Gradients::leave_plan() {
-  for (const auto& unit : units_)
+  for (const auto& unit : units_) {
+    unit->planned_buffer = -1;
     for (const auto& region : unit->regions)
       if (unit->open && in_arena(*region)) region->buffer = region->buffer.clone();
+  }
 }
 
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
-  if (unit.layout.ranks == 1 && region.reduce == region.gradient_type && mode_ == nullptr &&
+  if (region.reduce_path->in_buffer() && region.reduce == region.gradient_type && mode_ == nullptr &&
       !shards_.busy(region)) {
     shards_.make(region);
     if (!region.shown) return region.gradient;

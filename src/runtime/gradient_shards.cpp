@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "watch/observer.h"
 
 namespace fsdp::detail {
@@ -100,14 +101,14 @@ bool GradientShards::has_gradient(const UnitRegion& region) {
   });
 }
 
-void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used, int32_t boundary) {
+void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used) {
   for (const auto& region : unit.regions)
-    if (region->layout.trainable) reduce_region(*region, used, boundary);
+    if (region->layout.trainable) reduce_region(*region, used);
 }
 
-void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary) {
+void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used) {
   if (mode_ != nullptr) return reduce_for_round(region, used);
-  if (in_flight(region)) finish_all();
+  FSDP_ASSERT(!is_pending(region));
   const Unit& unit = *region.unit;
   ReducePath& path = *region.reduce_path;
   make(region);
@@ -116,8 +117,7 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
                   .buffer = std::exchange(region.buffer, at::Tensor()),
                   .result = {},
                   .work = {},
-                  .across = path.crosses(),
-                  .issued = boundary};
+                  .across = path.crosses()};
   for (size_t i = 0; i < unit.params.size(); ++i)
     if (&unit.params[i]->region() == &region) unit.params[i]->reduced = unit.params[i]->reduced || used[i];
   if (path.in_buffer()) {
@@ -147,39 +147,36 @@ void GradientShards::reduce_for_round(UnitRegion& region, const std::vector<bool
     if (&unit.params[i]->region() == &region) unit.params[i]->touched = unit.params[i]->touched || used[i];
 }
 
-bool GradientShards::in_flight(const UnitRegion& region) const {
+bool GradientShards::is_pending(const UnitRegion& region) const {
   return std::any_of(pending_.begin(), pending_.end(),
                      [&](const Pending& pending) { return pending.region == &region; });
 }
 
+std::vector<InFlight> GradientShards::in_flight() const {
+  std::vector<InFlight> units;
+  for (const Pending& pending : pending_) {
+    const UnitId unit = pending.region->unit->id;
+    if (units.empty() || units.back().unit != unit) units.push_back({.unit = unit, .across = pending.across});
+  }
+  return units;
+}
+
 // The sum over the rows runs beside the work of another unit, as the one over the row did.
-void GradientShards::reduce_across(Pending& pending) {
-  pending.work.wait();
-  pending.across = false;
-  const UnitRegion& region = *pending.region;
-  const at::Tensor& sum = pending.result.defined() ? pending.result : region.gradient;
-  if (sum.numel() > 0) pending.work = region.reduce_path->cross(sum, region.unit->name);
-}
-
-void GradientShards::finish_before(int32_t boundary) {
+void GradientShards::reduce_across(const Unit& unit) {
   for (Pending& pending : pending_) {
-    if (!pending.across || pending.issued >= boundary) continue;
-    reduce_across(pending);
-    pending.issued = boundary;
-  }
-  while (!pending_.empty() && pending_.front().issued < boundary) {
-    finish(pending_.front());
-    pending_.pop_front();
+    const UnitRegion& region = *pending.region;
+    if (region.unit != &unit || !std::exchange(pending.across, false)) continue;
+    pending.work.wait();
+    pending.buffer = at::Tensor();
+    const at::Tensor& sum = pending.result.defined() ? pending.result : region.gradient;
+    if (sum.numel() > 0) pending.work = region.reduce_path->cross(sum, unit.name);
   }
 }
 
-void GradientShards::finish_all() {
+void GradientShards::settle(const Unit& unit) {
   for (Pending& pending : pending_)
-    if (pending.across) reduce_across(pending);
-  while (!pending_.empty()) {
-    finish(pending_.front());
-    pending_.pop_front();
-  }
+    if (pending.region->unit == &unit) finish(pending);
+  std::erase_if(pending_, [&](const Pending& pending) { return pending.region->unit == &unit; });
 }
 
 void GradientShards::finish(Pending& pending) {
@@ -202,7 +199,7 @@ void GradientShards::show(UnitParam& param) {
   grad = param.gradient_slice;
 }
 
-bool GradientShards::busy(const UnitRegion& region) const { return region.summed || in_flight(region); }
+bool GradientShards::busy(const UnitRegion& region) const { return region.summed || is_pending(region); }
 
 void GradientShards::drop_pending() {
   for (Pending& one : std::exchange(pending_, {})) one.work.wait();

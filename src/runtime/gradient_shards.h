@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "plan/on_demand.h"
 #include "runtime/mesh.h"
 #include "runtime/policy.h"
 #include "runtime/step_mode.h"
@@ -41,11 +42,13 @@ class GradientShards {
   static bool has_gradient(const UnitRegion& region);
 
   // Starts reducing the unit's buffers. `used`: which parameters have a gradient on some rank.
-  // `boundary`: now, see Note [Cycles].
-  void reduce(const Unit& unit, const std::vector<bool>& used, int32_t boundary);
-  // What was started before `boundary` arrives in the shards.
-  void finish_before(int32_t boundary);
-  void finish_all();
+  void reduce(const Unit& unit, const std::vector<bool>& used);
+  // The row's sum is waited for, and summed over the rows of the mesh.
+  void reduce_across(const Unit& unit);
+  // What was reduced arrives in the shards.
+  void settle(const Unit& unit);
+  // Reductions that have not settled, in the order in which they were started.
+  std::vector<InFlight> in_flight() const;
   // Waits for what is on its way and forgets it.
   void drop_pending();
 
@@ -56,17 +59,15 @@ class GradientShards {
     at::Tensor buffer;  // read by others until it is claimed
     at::Tensor result;  // what is added or cast into the gradient shard; undefined: it is there already
     Work work;
-    bool across;     // its path has still to cross the rows of the mesh
-    int32_t issued;  // boundaries passed then
+    bool across;  // its path has still to cross the rows of the mesh
   };
 
   // Whether every slice of the region has its gradient in `storage`.
   static bool all_show(const UnitRegion& region, const c10::StorageImpl& storage);
   // Slices of the gradient shard, per parameter.
   void cut(UnitRegion& region) const;
-  void reduce_region(UnitRegion& region, const std::vector<bool>& used, int32_t boundary);
-  bool in_flight(const UnitRegion& region) const;
-  static void reduce_across(Pending& pending);
+  void reduce_region(UnitRegion& region, const std::vector<bool>& used);
+  bool is_pending(const UnitRegion& region) const;
   void reduce_for_round(UnitRegion& region, const std::vector<bool>& used);
   static void finish(Pending& pending);
 

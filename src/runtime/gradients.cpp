@@ -83,13 +83,50 @@ void Gradients::at_boundary() {
   const Quiet quiet;
   copy_waiting();
   if (alone() || !sync) return;
-  shards_.finish_before(schedule_.boundary());
-  if (schedule_.following()) return reduce_planned(false);
   leave_plan();
-  reduce_complete();
+  obey_and_record(go_on(shards_.in_flight()));
+  obey_and_record(reduce_complete(count_ranks(), mesh_.all.size(), shards_.in_flight()));
 }
 
-void Gradients::at_task_end() {
+void Gradients::obey_and_record(const std::vector<Instruction>& steps) {
+  for (const Instruction& step : steps) {
+    obey(step);
+    schedule_.record(step);
+  }
+}
+
+void Gradients::obey(const Instruction& step) {
+  if (alone() || !sync) return;
+  const Quiet quiet;
+  copy_waiting();
+  Unit& unit = *units_[static_cast<size_t>(step.unit)];
+  switch (step.action) {
+    case Action::open:
+      unit.planned_buffer = step.offset;
+      break;
+    case Action::reduce:
+      reduce(step);
+      break;
+    case Action::reduce_across:
+      shards_.reduce_across(unit);
+      break;
+    case Action::settle:
+      shards_.settle(unit);
+      break;
+    default:
+      break;
+  }
+}
+
+void Gradients::change_over(const std::vector<Place>& open) {
+  if (alone() || !sync) return;
+  const Quiet quiet;
+  for (const Instruction& step : end_backward(shards_.in_flight())) obey(step);
+  leave_plan();
+  for (const auto& [unit, offset] : open) units_[static_cast<size_t>(unit)]->planned_buffer = offset;
+}
+
+void Gradients::at_task_end(const Moment* planned) {
   const Quiet quiet;
   copy_waiting();
   for_each_param([](UnitParam& param) { param.fresh = false; });
@@ -97,31 +134,42 @@ void Gradients::at_task_end() {
   if (alone())
     show({});
   else if (sync)
-    reduce_at_end();
+    reduce_at_end(planned);
   if (alone() || sync) shards_.let_go(units_);
-  schedule_.end_task();
 }
 
-void Gradients::reduce_at_end() {
+void Gradients::reduce_at_end(const Moment* planned) {
   std::vector<int64_t> used;
-  if (schedule_.following()) {
-    reduce_planned(true);
-    if (anyone_surprised(used)) {
-      schedule_.leave_plan();
-      leave_plan();
-      reduce_rest();
-    }
-  } else {
-    leave_plan();
-    if (policy_.asks_ranks_every_step) used = sum_over_ranks(used_here(false), "used parameters");
-    reduce_rest();
+  bool surprised = false;
+  for (size_t i = 0; planned != nullptr && i < planned->steps.size() && !surprised; ++i) {
+    if (planned->steps[i].action == Action::agree)
+      surprised = anyone_surprised(used);
+    else
+      obey(planned->steps[i]);
   }
-  shards_.finish_all();
+  if (surprised) schedule_.leave_plan_at_agreement();
+  if (surprised || planned == nullptr) reduce_what_is_left(used);
   if (mode_ != nullptr)
     end_round(used);
   else
     show(used);
   for_each_param([](UnitParam& param) { param.used = false; });
+}
+
+// Without a plan, whatever some rank has gradients for is reduced at the end of the backward.
+void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
+  leave_plan();
+  if (used.empty() && policy_.asks_ranks_every_step)
+    used = sum_over_ranks(used_here(false), "used parameters");
+  std::vector<int64_t> fired;
+  for_each_param([&](UnitParam& param) { fired.push_back(param.fired ? 1 : 0); });
+  fired = sum_over_ranks(fired, "unused parameters");
+  std::vector<std::vector<bool>> left(units_.size());
+  size_t next = 0;
+  for (size_t i = 0; i < units_.size(); ++i)
+    for (size_t j = 0; j < units_[i]->params.size(); ++j) left[i].push_back(fired[next++] > 0);
+  obey_and_record(reduce_rest(left, shards_.in_flight()));
+  obey_and_record(end_backward(shards_.in_flight()));
 }
 
 // `used`: how many ranks used each parameter; empty: the reduces know it.
@@ -136,77 +184,54 @@ void Gradients::show(const std::vector<int64_t>& used) {
   });
 }
 
-void Gradients::reduce_planned(bool task_end) {
-  for (const Reduction* one : schedule_.due(task_end)) {
-    Unit& unit = *units_[static_cast<size_t>(one->unit)];
-    if (unit.open)
-      move_to_plan(unit, *one);
-    else
-      open(unit, one);
-    std::vector<bool> used = one->used;
-    if (!policy_.asks_ranks_every_step)  // otherwise ranks settle at the end what was used
-      for (size_t i = 0; i < unit.params.size(); ++i) used[i] = used[i] || unit.params[i]->fired;
-    if (used != one->used) {
-      surprised_ = true;
-      schedule_.widen(*one, used);
-    }
-    reduce(unit, std::move(used), task_end);
-  }
-}
-
-// Units whose gradients are complete on every rank.
-void Gradients::reduce_complete() {
+// How many ranks have gradients of each unit. Those that were kept back from another backward do not count as
+// open: the plan is to say when the unit's gradients arrive.
+std::vector<GradientCounts> Gradients::count_ranks() {
   std::vector<int64_t> states;
   for (const auto& unit : units_) {
-    states.push_back(unit->open ? 1 : 0);
-    states.push_back(unit->open && unit->complete() ? 1 : 0);
+    const auto& params = unit->params;
+    const bool some = std::any_of(params.begin(), params.end(), [](const auto& one) { return one->fresh; });
+    states.push_back(some ? 1 : 0);
+    states.push_back(some && unit->complete() ? 1 : 0);
   }
   states = sum_over_ranks(states, "complete units");
+  std::vector<GradientCounts> counts;
   for (size_t i = 0; i < units_.size(); ++i) {
-    Unit& unit = *units_[i];
-    if (states[2 * i] > 0 && !unit.open) {
-      open(unit);
-      unit.opened = schedule_.boundary() - 1;  // as on the ranks that have a gradient
-    }
-    if (states[2 * i + 1] == mesh_.all.size()) {
-      std::vector<bool> used;
-      for (const auto& param : unit.params) used.push_back(param->requires_grad);
-      reduce(unit, std::move(used), false);
-    }
+    counts.push_back({.ranks_open = states[2 * i], .ranks_complete = states[2 * i + 1]});
+    for (const auto& param : units_[i]->params) counts.back().trained.push_back(param->requires_grad);
   }
+  return counts;
 }
 
-// Whatever some rank has gradients for.
-void Gradients::reduce_rest() {
-  std::vector<int64_t> fired;
-  for (const auto& unit : units_)
-    for (const auto& param : unit->params) fired.push_back(param->fired ? 1 : 0);
-  fired = sum_over_ranks(fired, "unused parameters");
-  size_t next = 0;
-  for (const auto& unit : units_) {
-    std::vector<bool> used;
-    for (size_t i = 0; i < unit->params.size(); ++i) used.push_back(fired[next++] > 0);
-    if (std::find(used.begin(), used.end(), true) == used.end()) continue;
-    if (!unit->open) open(*unit);
-    reduce(*unit, std::move(used), true);
-  }
-}
-
-void Gradients::reduce(Unit& unit, std::vector<bool> used, bool task_end) {
+void Gradients::reduce(const Instruction& step) {
+  Unit& unit = *units_[static_cast<size_t>(step.unit)];
   writers_.wait_for_others();
+  unit.planned_buffer = step.offset;
+  if (unit.open)
+    move_to_plan(unit);
+  else
+    open(unit);
   open_regions(unit);
   for (const auto& param : unit.params)
     if (param->region().buffer.defined() && !param->fired) param->view_of(param->region().buffer).zero_();
-  if (!schedule_.following())
-    schedule_.record({.unit = unit.id,
-                      .opened = std::min(unit.opened, schedule_.boundary()),
-                      .at = schedule_.boundary(),
-                      .task_end = task_end,
-                      .used = used});
-  shards_.reduce(unit, used, schedule_.boundary());
+  shards_.reduce(unit, used_now(step, unit));
   for (const auto& param : unit.params) param->fired = param->fresh = false;
   unit.open = false;
+  unit.planned_buffer = -1;
   ++unit.reduces;
+}
+
+// Where ranks do not tell each other in every step what they used, a rank that used more than planned says so
+// at the end.
+std::vector<bool> Gradients::used_now(const Instruction& planned, const Unit& unit) {
+  std::vector<bool> used = planned.used;
+  if (policy_.asks_ranks_every_step || !schedule_.following()) return used;
+  for (size_t i = 0; i < unit.params.size(); ++i) used[i] = used[i] || unit.params[i]->fired;
+  if (used != planned.used) {
+    surprised_ = true;
+    schedule_.widen(planned, used);
+  }
+  return used;
 }
 
 // Slices get their gradients with the last round of a step.
@@ -231,6 +256,7 @@ void Gradients::drop() {
   copy_from_.clear();
   for (const auto& unit : units_) {
     unit->open = false;
+    unit->planned_buffer = -1;
     for (const auto& region : unit->regions) region->buffer = at::Tensor();
   }
   for_each_param([](UnitParam& param) { param.fired = param.fresh = param.used = param.reduced = false; });

@@ -1,9 +1,10 @@
-// Takes gradients from autograd into flat buffers, and decides when each buffer is reduced.
+// Takes gradients from autograd into flat buffers, and reduces these as the cycle's instructions say.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "plan/on_demand.h"
 #include "plan/schedule.h"
 #include "runtime/gradient_shards.h"
 #include "runtime/mesh.h"
@@ -35,12 +36,14 @@ class Gradients {
   void at_forward() const { shards_.let_go(units_); }
   // A parameter's gradient is complete in tensor.grad().
   void arrived(UnitParam& param);
-  // Without a plan every rank's buffers are its own memory, also those it opened by the plan it has left.
-  void leave_plan();
-  // The model goes on to another unit.
+  // Carries out one instruction.
+  void obey(const Instruction& step);
+  // The cycle goes over to another plan, in which `open` buffers are.
+  void change_over(const std::vector<Place>& open);
+  // The model goes on to another unit, without a plan.
   void at_boundary();
-  // A backward ends: everything that arrived is reduced and in the gradient shards.
-  void at_task_end();
+  // A backward ends: everything that arrived is reduced and in the gradient shards. `planned`: how, or null.
+  void at_task_end(const Moment* planned);
   // Forgets what was kept back.
   void drop();
   // A backward failed: what arrived is dropped.
@@ -52,17 +55,18 @@ class Gradients {
   void take_local(UnitParam& param, const at::Tensor& gradient);
   void copy_waiting();
   void open(Unit& unit);
-  void open(Unit& unit, const Reduction* planned);
   void open_regions(Unit& unit);
-  void take_planned_place(Unit& unit, const Reduction& planned);
-  void move_to_plan(Unit& unit, const Reduction& planned);
+  void take_planned_place(Unit& unit);
+  void move_to_plan(Unit& unit);
   bool in_arena(const UnitRegion& region) const;
+  void leave_plan();
   void clear_padding(Unit& unit);
-  void reduce(Unit& unit, std::vector<bool> used, bool task_end);
-  void reduce_planned(bool task_end);
-  void reduce_complete();
-  void reduce_rest();
-  void reduce_at_end();
+  void obey_and_record(const std::vector<Instruction>& steps);
+  void reduce(const Instruction& step);
+  std::vector<bool> used_now(const Instruction& planned, const Unit& unit);
+  std::vector<GradientCounts> count_ranks();
+  void reduce_what_is_left(std::vector<int64_t>& used);
+  void reduce_at_end(const Moment* planned);
   bool anyone_surprised(std::vector<int64_t>& used);
   std::vector<int64_t> used_here(bool surprised);
   void show(const std::vector<int64_t>& used);

@@ -115,8 +115,8 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   bool lent = false;      // other ranks may read its shards where they lie
   int64_t gathers = 0;
   int64_t reduces = 0;
-  bool open = false;   // gradients have arrived that are not reduced
-  int32_t opened = 0;  // boundaries passed when the first of them did
+  bool open = false;            // gradients have arrived that are not reduced
+  int64_t planned_buffer = -1;  // where in the gradient arena they are to arrive; -1: in memory of its own
 
   // As the observer sees it: watched_unit.cpp.
   std::recursive_mutex& mutex() override;

@@ -1,0 +1,70 @@
+// The instructions of a cycle, carried out: as planned, or as they are made on demand. See Note [Cycles].
+#include "runtime/engine.h"
+#include "runtime/graph_task.h"
+
+namespace fsdp::detail {
+
+void Engine::use(Unit& unit) {
+  const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
+  executor_.enter_phase(phase);
+  if (unit.stale() && unit.state != UnitState::sharded) executor_.renew(unit);
+  if (aside_) {
+    executor_.demand(unit, units);
+    return;
+  }
+  if (phase == Phase::backward) enter_task();
+  unit.last_read = phase;
+  const Access access{unit.id, phase};
+  const bool same_run = schedule_.current() != nullptr && *schedule_.current() == access;
+  // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
+  if (!unit.outside && !same_run)
+    go_on_to(unit, access);
+  else if (unit.state == UnitState::gathered)
+    executor_.read(unit);
+  else
+    executor_.demand(unit, units);
+}
+
+void Engine::go_on_to(Unit& unit, Access access) {
+  const Access* expected = schedule_.expected();
+  const Moment* planned = schedule_.advance(access);
+  if (planned == nullptr && expected != nullptr)
+    executor_.remark("'" + unit.name + "' came where '" + units[static_cast<size_t>(expected->unit)]->name +
+                     "' was planned");
+  if (planned != nullptr) {
+    const bool ready = !schedule_.went_over() || change_over();
+    if (obey(planned->steps, ready)) return executor_.read(unit);
+  }
+  schedule_.leave_plan();
+  if (planned == nullptr && access.phase == Phase::backward) gradients_.at_boundary();
+  for (const Instruction& step : executor_.demand(unit, units)) schedule_.record(step);
+  if (expected != nullptr) mesh.row.share_order();
+  note_memory();
+}
+
+// What is planned for a moment. Memory may not be as the plan thought, which `ready` and what is returned
+// say: then gradients go on as planned and parameters on demand.
+bool Engine::obey(const std::vector<Instruction>& steps, bool ready) {
+  executor_.release_overdue();
+  for (const Instruction& step : steps) {
+    if (of_gradients(step.action))
+      gradients_.obey(step);
+    else if (ready)
+      ready = executor_.obey(step, *units[static_cast<size_t>(step.unit)]);
+  }
+  return ready;
+}
+
+// The cycle is over, and whatever the plan does not know of goes as well.
+void Engine::release_as_planned() {
+  if (schedule_.at_end()) obey(schedule_.plan()->after, true);
+  executor_.release_all();
+}
+
+// The cycle has just gone over to another plan, which expects something else of memory.
+bool Engine::change_over() {
+  gradients_.change_over(schedule_.expected_buffers());
+  return executor_.change_over(schedule_.expected_residents(), units);
+}
+
+}  // namespace fsdp::detail
