@@ -7,10 +7,11 @@
 
 namespace fsdp::detail {
 
-// What kind of element: a number that tells kinds apart, and its size.
+// What kind of element: a number that tells kinds apart, its size, and whether precision options apply to it.
 struct ElementType {
   int16_t code = 0;
   int16_t bytes = 4;
+  bool floating = true;
 
   bool operator==(const ElementType&) const = default;
 };

@@ -41,9 +41,9 @@ struct Copied {
 std::vector<Copied> copied(const std::vector<std::shared_ptr<Unit>>& units, const Mesh& mesh) {
   std::vector<Copied> found;
   for (const auto& unit : units) {
-    if (unit->layout.ranks > 1 && !mesh.column) continue;
+    if (unit->ranks() > 1 && !mesh.column) continue;
     for (const auto& region : unit->regions)
-      found.push_back({unit.get(), unit->layout.ranks == 1, static_cast<int64_t>(hash_of(region->shard))});
+      found.push_back({unit.get(), unit->ranks() == 1, static_cast<int64_t>(hash_of(region->shard))});
   }
   return found;
 }
@@ -84,7 +84,7 @@ void compare_copies(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh)
     for (int rank = 0; rank < mesh.all.size(); ++rank)
       by_place[one.on_all ? 0 : mesh.places[static_cast<size_t>(rank)]][hash(rank, i)].push_back(rank);
     for (const auto& [place, holders] : by_place) {
-      TORCH_CHECK(holders.size() == 1, "fsdp: unit '", one.unit->name, "': ", told(holders),
+      TORCH_CHECK(holders.size() == 1, "fsdp: unit '", one.unit->name(), "': ", told(holders),
                   ", though all should hold the same values. A rank wrote its own into it, or its memory or "
                   "device is at fault; go on from a checkpoint, without that rank if it happens again.");
     }

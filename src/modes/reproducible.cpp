@@ -69,17 +69,10 @@ Reproduction::Reproduction(const Reproducible& options, const World& world, cons
   check_options(options, world, all);
   check_buffers(module);
   at::set_num_threads(options.threads);
-  if (device_.is_cpu()) return;
+  if (!policy_of(device_).has_unordered_kernels) return;
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   // Otherwise every tensor is written once more when it is made.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
-}
-
-UnitLayout Reproduction::make_layout(const UnitDecl& unit, int ranks, int64_t narrowest) const {
-  UnitLayout layout = detail::make_layout(unit, options_.microbatches, narrowest);
-  layout.ranks = ranks;
-  for (RegionLayout& region : layout.regions) region.shard_numel *= options_.microbatches / ranks;
-  return layout;
 }
 
 // Several forwards before one backward draw different numbers.
@@ -87,7 +80,7 @@ void Reproduction::before_forward() {
   const uint64_t seed =
       microbatch_seed(options_.seed + static_cast<uint64_t>(forwards_++), step, done() + rank_);
   std::vector<at::Device> devices{at::kCPU};
-  if (!device_.is_cpu()) devices.push_back(device_);
+  if (policy_of(device_).has_generator) devices.push_back(device_);
   for (const at::Device& device : devices) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
     const std::lock_guard lock(generator.mutex());
@@ -104,7 +97,7 @@ bool Reproduction::end_round(const Units& units, const Take& take) {
   const bool last = done() + ranks_ == options_.microbatches;
   for (const auto& unit : units) {
     for (const auto& region : unit->regions) {
-      if (!region->layout.trainable) continue;
+      if (!region->spec.layout.trainable) continue;
       Sums& sums = sums_[region.get()];
       at::Tensor sum = std::exchange(sums.round, at::Tensor());
       size_t level = 0;
@@ -134,7 +127,7 @@ void Reproduction::restart(const Units& units) {
   round_ = 0;
   sums_.clear();
   for (const auto& unit : units)
-    for (const auto& param : unit->params) param->touched = false;
+    for (const auto& param : unit->params) param->gradient.somewhere = false;
 }
 
 void Reproduction::check_write() const {
@@ -162,13 +155,13 @@ template <class Value>
 std::vector<double> Reproduction::over_segments(const Units& units, Mesh& mesh, Value value) const {
   std::vector<double> ordered;
   for (const auto& unit : units) {
-    const int here = options_.microbatches / unit->layout.ranks;
+    const int here = options_.microbatches / unit->ranks();
     for (const auto& region : unit->regions) {
-      if (!region->layout.trainable) continue;
-      const int64_t n = region->layout.shard_numel / here;
+      if (!region->spec.layout.trainable) continue;
+      const int64_t n = region->spec.layout.shard_numel / here;
       at::Tensor mine = at::empty({here}, at::kDouble);
       for (int i = 0; i < here; ++i) mine.mutable_data_ptr<double>()[i] = value(*region, i * n, n);
-      if (unit->layout.ranks > 1) {
+      if (unit->ranks() > 1) {
         const at::Tensor everyones = at::empty({options_.microbatches}, mine.options().device(device_));
         mesh.row.all_gather(everyones, mine.to(device_), "segments").wait(mesh.row.timeout());
         mine = everyones.cpu();
@@ -183,9 +176,9 @@ std::vector<double> Reproduction::over_segments(const Units& units, Mesh& mesh, 
 double Reproduction::norm_sum(const Units& units, Mesh& mesh, double p) const {
   const auto norms = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
     if (!GradientShards::has_gradient(region) || n == 0) return 0.0;
-    const auto type = region.gradient.is_complex() ? at::kComplexDouble : at::kDouble;
+    const auto type = region.gradient.shard.is_complex() ? at::kComplexDouble : at::kDouble;
     const double norm =
-        at::linalg_vector_norm(region.gradient.narrow(0, first, n), p, {}, false, type).item<double>();
+        at::linalg_vector_norm(region.gradient.shard.narrow(0, first, n), p, {}, false, type).item<double>();
     return std::isinf(p) ? norm : std::pow(norm, p);
   });
   double total = 0;

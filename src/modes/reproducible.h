@@ -25,8 +25,8 @@ class Reproduction final : public StepMode {
   Reproduction(const Reproducible& options, const World& world, const ShardOptions& all,
                const torch::nn::Module& module);
 
-  // How a unit is cut: as for V ranks, of whose shards each of `ranks` owns several.
-  UnitLayout make_layout(const UnitDecl& unit, int ranks, int64_t narrowest) const;
+  // Units are cut as for so many ranks, of whose shards each rank owns several.
+  int pieces() const { return options_.microbatches; }
 
   // Seeds the generators.
   void before_forward() override;

@@ -1,15 +1,16 @@
 // What a sharded model tells about itself.
 #include <fsdp/insight.h>
+#include <fsdp/sharded_model.h>
 
 #include <iomanip>
 #include <sstream>
 
 #include "layout/near_names.h"
-#include "runtime/engine.h"
+#include "runtime/model.h"
 
 namespace fsdp {
 
-using detail::current;
+using detail::model_of;
 
 namespace {
 
@@ -31,9 +32,9 @@ std::string bytes_text(int64_t bytes) {
   return out.str();
 }
 
-const detail::UnitParam& find_param(const detail::Engine& engine, const std::string& name) {
+const detail::UnitParam& find_param(const detail::Model& model, const std::string& name) {
   std::vector<std::string> known;
-  for (const auto* param : engine.params)
+  for (const auto* param : model.params)
     for (const std::string& one : param->names) {
       if (one == name) return *param;
       known.push_back(one);
@@ -49,17 +50,18 @@ int64_t elements(const detail::Unit& unit) {
   return n;
 }
 
-void describe_unit(std::ostream& out, const detail::Unit& unit, int rank) {
-  out << "  " << unit.name << ": " << elements(unit) << " elements";
+void describe_unit(std::ostream& out, const detail::Unit& unit, const detail::Mesh& mesh) {
+  out << "  " << unit.name() << ": " << elements(unit) << " elements";
   for (const auto& region : unit.regions)
-    out << ", " << (region->layout.trainable ? "" : "frozen ") << region->master << " shard of "
-        << region->layout.shard_numel
-        << (region->compute != region->master ? std::string(" gathered as ") + c10::toString(region->compute)
-                                              : "");
-  out << (unit.layout.ranks == 1 ? ", whole on every rank" : "")
-      << (unit.keep && unit.layout.ranks > 1 ? ", kept from forward to backward" : "") << "\n";
+    out << ", " << (region->spec.layout.trainable ? "" : "frozen ") << region->master() << " shard of "
+        << region->spec.layout.shard_numel
+        << (region->compute() != region->master()
+                ? std::string(" gathered as ") + c10::toString(region->compute())
+                : "");
+  out << (unit.ranks() == 1 ? ", whole on every rank" : "")
+      << (unit.spec.keep && unit.ranks() > 1 ? ", kept from forward to backward" : "") << "\n";
   for (const auto& param : unit.params) {
-    const detail::ShardRange own = unit.layout.range(param->place, unit.layout.ranks > 1 ? rank : 0);
+    const detail::ShardRange own = unit.spec.layout.range(param->place, mesh.shard_index(unit.ranks()));
     out << "    " << param->names.front() << " " << shape_text(param->place.param.shape);
     for (size_t i = 1; i < param->names.size(); ++i) out << " = " << param->names[i];
     if (own.size == 0)
@@ -97,85 +99,57 @@ const char* to_string(UnitState state) {
   return "";
 }
 
-namespace detail {
-
-MemoryStats Engine::memory_stats() const {
-  MemoryStats stats;
-  int64_t whole = 0;
-  for (const auto& unit : units) {
-    stats.all_gathers += unit->gathers;
-    stats.reduce_scatters += unit->reduces;
-    for (const auto& param : unit->params)
-      whole += param->place.numel * static_cast<int64_t>(c10::elementSize(param->region().master)) *
-               (param->requires_grad ? 2 : 1);
-  }
-  const Ledger now = ledger();
-  stats.parameter_bytes = now[MemoryKind::shards];
-  stats.gradient_bytes = now[MemoryKind::gradient_shards];
-  stats.arena_bytes = now[MemoryKind::slots];
-  stats.buffer_bytes = now[MemoryKind::buffers];
-  stats.overflow_bytes = now[MemoryKind::slots_outside] + now[MemoryKind::parts];
-  stats.partial_sum_bytes = now[MemoryKind::partial_sums];
-  stats.wire_bytes = now[MemoryKind::wires];
-  stats.current_bytes = now.total();
-  stats.peak_bytes = std::max(peak_bytes_, stats.current_bytes);
-  stats.saved_bytes = whole - stats.current_bytes;
-  return stats;
-}
-
-}  // namespace detail
-
 std::vector<UnitCounts> ShardedModel::unit_counts() const {
   std::vector<UnitCounts> counts;
-  for (const auto& unit : current(engine_).units)
-    counts.push_back({unit->name, unit->gathers, unit->reduces});
+  for (const auto& unit : model_of(engine_).units)
+    counts.push_back({unit->name(), unit->slot.gathers, unit->gradient.reduces});
   return counts;
 }
 
 int64_t ShardedModel::num_parameters() const {
   int64_t n = 0;
-  for (const auto& unit : current(engine_).units) n += elements(*unit);
+  for (const auto& unit : model_of(engine_).units) n += elements(*unit);
   return n;
 }
 
 double ShardedModel::local_sharding_ratio() const {
   int64_t local = 0;
-  for (const auto* param : current(engine_).params) local += param->slice.numel();
+  for (const auto* param : model_of(engine_).params) local += param->slice.numel();
   return static_cast<double>(local) / static_cast<double>(std::max<int64_t>(1, num_parameters()));
 }
 
 ParameterInfo ShardedModel::parameter_info(const std::string& name) const {
-  const detail::Engine& engine = current(engine_);
-  const detail::UnitParam& param = find_param(engine, name);
+  const detail::Model& model = model_of(engine_);
+  const detail::UnitParam& param = find_param(model, name);
   const detail::Unit& unit = *param.unit;
   ParameterInfo info{.name = param.names.front(),
-                     .unit = unit.name,
+                     .unit = unit.name(),
                      .shape = param.place.param.shape,
-                     .state = unit.open ? UnitState::reducing : unit.state,
+                     .state = unit.gradient.open ? UnitState::reducing : unit.slot.state,
                      .shards = {}};
-  if (unit.layout.ranks == 1) {
+  if (unit.ranks() == 1) {
     info.shards.push_back(
-        {.rank = engine.world.rank(), .start = 0, .size = param.place.numel, .is_local = true});
+        {.rank = model.world.rank(), .start = 0, .size = param.place.numel, .is_local = true});
     return info;
   }
-  for (const detail::ShardRange& range : unit.layout.ranges(param.place))
-    info.shards.push_back({.rank = engine.mesh.in_world(range.rank),
+  for (const detail::ShardRange& range : unit.spec.layout.ranges(param.place))
+    info.shards.push_back({.rank = model.mesh.in_world(range.rank),
                            .start = range.start,
                            .size = range.size,
-                           .is_local = range.rank == engine.mesh.row.rank()});
+                           .is_local = range.rank == model.mesh.row.rank()});
   return info;
 }
 
 std::string ShardedModel::describe() const {
-  const detail::Engine& engine = current(engine_);
+  const detail::Model& model = model_of(engine_);
   std::ostringstream out;
-  out << engine.module.name() << ": " << num_parameters() << " parameters in " << engine.units.size()
-      << " units over " << engine.world.size() << " ranks"
-      << (engine.mesh.column ? " in rows of " + std::to_string(engine.mesh.row.size()) : "") << "; rank "
-      << engine.world.rank() << " holds " << std::fixed << std::setprecision(1)
+  out << model.module.name() << ": " << num_parameters() << " parameters in " << model.units.size()
+      << " units over " << model.world.size() << " ranks"
+      << (model.mesh.column ? " in rows of " + std::to_string(model.mesh.row.size()) : "") << "; rank "
+      << model.world.rank() << " holds " << std::fixed << std::setprecision(1)
       << 100.0 * local_sharding_ratio() << "%, shards " << bytes_text(memory_stats().parameter_bytes)
       << ", slots " << bytes_text(memory_stats().arena_bytes) << "\n";
-  for (const auto& unit : engine.units) describe_unit(out, *unit, engine.mesh.row.rank());
+  for (const auto& unit : model.units) describe_unit(out, *unit, model.mesh);
   return out.str();
 }
 

@@ -11,6 +11,8 @@
 #include <array>
 #include <map>
 
+#include "runtime/policy.h"
+
 namespace fsdp {
 
 namespace {
@@ -67,14 +69,13 @@ at::Tensor rounded(const at::Tensor& values, int64_t step) {
   return at::where(values.isfinite(), noise.view(at::kFloat), values);
 }
 
-// Parameters whose moments are narrow, in pieces that are put together and widened at once: on the CPU they
-// stay in cache, on a device a few large kernels do it.
+// Parameters whose moments are narrow, in pieces that are put together and widened at once.
 class NarrowRun {
  public:
   NarrowRun(const AdamWOptions& options, int64_t step) : options_(options), step_(step) {}
 
   void add(const at::Tensor& param, AdamWParamState& state) {
-    const int64_t most = param.is_cpu() ? 1 << 15 : 1 << 24;
+    const int64_t most = detail::policy_of(param.device()).elements_at_once;
     const at::Tensor grad = param.grad().reshape({-1});
     for (int64_t first = 0; first < param.numel();) {
       const int64_t n = std::min(most - pending_, param.numel() - first);

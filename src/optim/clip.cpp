@@ -31,7 +31,7 @@ at::Tensor local_norm(const Model& model, double p, bool sharded) {
   std::map<at::ScalarType, std::vector<at::Tensor>> gradients;  // by the type of their norms
   for (const UnitParam* param : model.params) {
     const at::Tensor& grad = param->slice.grad();
-    if (!grad.defined() || grad.numel() == 0 || (param->unit->layout.ranks > 1) != sharded) continue;
+    if (!grad.defined() || grad.numel() == 0 || (param->unit->ranks() > 1) != sharded) continue;
     gradients[grad.is_complex() ? at::kComplexDouble : at::kDouble].push_back(grad);
   }
   std::vector<at::Tensor> norms;

@@ -35,7 +35,7 @@ at::Tensor norms_here(const Model& model, double p, PartOf part_of) {
 at::Tensor sharded_ones(const Model& model) {
   const at::Tensor host = at::empty({static_cast<int64_t>(model.params.size())}, at::kBool);
   bool* sharded = host.mutable_data_ptr<bool>();
-  for (const UnitParam* param : model.params) *sharded++ = param->unit->layout.ranks > 1;
+  for (const UnitParam* param : model.params) *sharded++ = param->unit->ranks() > 1;
   return host.to(model.world.device());
 }
 

@@ -83,7 +83,7 @@ void Engine::finish_task() {
 void Engine::end_readings() {
   if (std::none_of(units.begin(), units.end(), [](const auto& unit) { return unit->lent; })) return;
   mesh.row.barrier("shards are not read");
-  for (const auto& unit : units) unit->lent = unit->lent && unit->state != UnitState::sharded;
+  for (const auto& unit : units) unit->lent = unit->lent && unit->slot.state != UnitState::sharded;
 }
 
 }  // namespace fsdp::detail

@@ -11,7 +11,7 @@ namespace fsdp::detail {
 void Engine::check_module() const {
   for (const UnitParam* param : params) {
     check_parameter(*param);
-    if (param->slice.grad().defined() && param->arrived && !param->tensor.grad().defined()) {
+    if (param->slice.grad().defined() && param->gradient.ever && !param->tensor.grad().defined()) {
       TORCH_WARN_ONCE(
           "fsdp: module->zero_grad() does not reach the gradients of a sharded model, which add up; call "
           "model.zero_grad() or optimizer.zero_grad()");
@@ -28,7 +28,7 @@ void Engine::check_module() const {
 // A pinned unit would not see what the optimizer wrote.
 void Engine::check_scopes() const {
   for (const auto& unit : units)
-    TORCH_CHECK(unit->pins == 0, "fsdp: a use() scope of unit '", unit->name,
+    TORCH_CHECK(unit->pins == 0, "fsdp: a use() scope of unit '", unit->name(),
                 "' outlives the call of the model in which it was made; let it end there");
 }
 

@@ -36,8 +36,8 @@ void Engine::adopt_plan() {
   std::vector<UnitNeed> needs;
   for (const auto& unit : units)
     needs.push_back({.slot_bytes = unit->arena_bytes(),
-                     .keep = unit->keep,
-                     .buffer_bytes = unit->layout.ranks > 1 ? unit->buffer_bytes() : 0});
+                     .keep = unit->spec.keep,
+                     .buffer_bytes = unit->planned_buffer_bytes()});
   schedule_.leave_plan();
   plans_.add(kind(), schedule_.recorded(), needs, {.max_slots = options.limit_all_gathers});
   // The first plan of a training says how much the slots need, which is less than was taken at first.
@@ -74,11 +74,11 @@ void Engine::follow_requires_grad() {
     const bool wanted = param->tensor.requires_grad();
     if (wanted == param->requires_grad) continue;
     changed = true;
-    grown = grown || (wanted && !param->region().layout.trainable);
+    grown = grown || (wanted && !param->region().spec.layout.trainable);
     param->requires_grad = wanted;
     param->slice.set_requires_grad(wanted);
     if (!wanted) param->slice.mutable_grad() = at::Tensor();
-    param->region().layout.trainable = param->region().layout.trainable || wanted;
+    param->region().spec.layout.trainable = param->region().spec.layout.trainable || wanted;
     watch(*param);
   }
   if (!changed) return;

@@ -20,7 +20,7 @@ std::string module_around(const std::string& a, const std::string& b) {
 std::string module_around_units(const std::string& text, const std::vector<std::shared_ptr<Unit>>& units) {
   std::vector<std::string> named;
   for (const auto& unit : units)
-    if (text.find("'" + unit->name + "'") != std::string::npos) named.push_back(unit->name);
+    if (text.find("'" + unit->name() + "'") != std::string::npos) named.push_back(unit->name());
   return named.size() == 2 ? module_around(named[0], named[1]) : "";
 }
 

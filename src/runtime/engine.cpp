@@ -25,7 +25,7 @@ Engine::~Engine() {
   }
   // Views and saved tensors outlive the memory: they are answered in words.
   for (const auto& unit : units) {
-    for (const auto& param : unit->params) param->attach(param->poison, param->region().compute);
+    for (const auto& param : unit->params) param->attach(param->poison, param->region().compute());
     for (const auto& region : unit->regions)
       region->storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
           dropped_message());
@@ -47,10 +47,11 @@ void Engine::start() {
   }
   // Slots of sharded units are memory that ranks share; a unit that is whole on every rank has its own then.
   const bool sharded =
-      std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->layout.ranks > 1; });
+      std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->ranks() > 1; });
   executor_.share(sharded && !options.gather_codec ? &mesh.row : nullptr);
-  for (const auto& unit : units) unit->outside = sharded && unit->layout.ranks == 1;
+  for (const auto& unit : units) unit->slot.outside = sharded && unit->ranks() == 1;
   for (UnitParam* param : params) watch(*param);
+  gradients_.start();
   executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
   note_memory();
 }
@@ -144,7 +145,7 @@ void Engine::before_write(Unit& unit) {
 }
 
 void Engine::check_write(const Unit& unit) const {
-  TORCH_CHECK(!unit.lent, "fsdp: the parameters of unit '", unit.name,
+  TORCH_CHECK(!unit.lent, "fsdp: the parameters of unit '", unit.name(),
               "' are written while this operator, one around it or a use() scope reads them; other ranks may "
               "read them too. Write outside of it, or clone() what is read.");
 }

@@ -107,6 +107,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void end_readings();
   void check_module() const;
   void follow_requires_grad();
+  bool is_whole(const Unit& unit) const;
   void make_whole(Unit& unit, FullScope& scope);
   void give_up(FullScope& scope);
   void take_apart(Unit& unit, std::span<const at::Tensor> whole, const FullParamsOptions& how);

@@ -17,7 +17,7 @@ int64_t Executor::first_estimate(const std::vector<std::shared_ptr<Unit>>& units
   std::vector<int64_t> passing;
   int64_t kept = 0;
   for (const auto& unit : units) {
-    if (unit->keep)
+    if (unit->spec.keep)
       kept += unit->arena_bytes();
     else
       passing.push_back(unit->arena_bytes());
@@ -49,13 +49,14 @@ at::Tensor Executor::own_memory(int64_t bytes) const {
 int64_t Executor::overflow_bytes() const {
   int64_t bytes = 0;
   for (const Unit* unit : resident_)
-    if (unit->offset < 0) bytes += unit->slot_bytes();
+    if (unit->slot.offset < 0) bytes += unit->spec.slot_bytes();
   return bytes;
 }
 
 bool Executor::is_free(int64_t offset, int64_t bytes) const {
   return std::none_of(resident_.begin(), resident_.end(), [&](const Unit* unit) {
-    return unit->offset >= 0 && unit->offset < offset + bytes && offset < unit->offset + unit->slot_bytes();
+    return unit->slot.offset >= 0 && unit->slot.offset < offset + bytes &&
+           offset < unit->slot.offset + unit->spec.slot_bytes();
   });
 }
 
@@ -74,12 +75,12 @@ bool Executor::obey(const Instruction& step, Unit& unit) {
         overdue_.push_back(&unit);  // an operator that reads several units holds it
       return true;
     case Action::gather:
-      if (unit.state != UnitState::sharded) return true;
+      if (unit.slot.state != UnitState::sharded) return true;
       if (step.offset >= 0 && !is_free(step.offset, unit.arena_bytes())) return false;
       gather(unit, step.offset);
       return true;
     case Action::use:
-      if (unit.state == UnitState::sharded) return false;
+      if (unit.slot.state == UnitState::sharded) return false;
       use(unit);
       return true;
     default:
@@ -92,9 +93,9 @@ bool Executor::change_over(const std::vector<Place>& expected,
   const std::vector<Unit*> here = resident_;
   for (Unit* unit : here) {
     const bool stays = std::any_of(expected.begin(), expected.end(), [&](const Place& one) {
-      return one.first == unit->id && (unit->offset < 0 || one.second == unit->offset);
+      return one.first == unit->id && (unit->slot.offset < 0 || one.second == unit->slot.offset);
     });
-    if (stays || unit->outside || unit->pins > 0) continue;
+    if (stays || unit->slot.outside || unit->pins > 0) continue;
     release(*unit);
   }
   return std::all_of(expected.begin(), expected.end(), [&](const Place& one) {
@@ -106,12 +107,12 @@ bool Executor::change_over(const std::vector<Place>& expected,
 std::vector<Instruction> Executor::demand(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units) {
   if (unit.in_place()) return {};
   std::vector<Instruction> steps;
-  if (unit.state == UnitState::sharded && unit.outside) {
+  if (unit.slot.state == UnitState::sharded && unit.slot.outside) {
     gather(unit, -1);
-  } else if (unit.state == UnitState::sharded) {
-    steps = make_readable(unit.id, unit.slot_bytes(), slots());
+  } else if (unit.slot.state == UnitState::sharded) {
+    steps = make_readable(unit.id, unit.spec.slot_bytes(), slots());
     for (const Instruction& step : steps) obey(step, *units[static_cast<size_t>(step.unit)]);
-    if (steps.back().offset < 0) warn_of_overflow(unit.slot_bytes());
+    if (steps.back().offset < 0) warn_of_overflow(unit.spec.slot_bytes());
   }
   use(unit);
   const auto place = std::find(resident_.begin(), resident_.end(), &unit);
@@ -123,10 +124,10 @@ std::vector<Instruction> Executor::demand(Unit& unit, const std::vector<std::sha
 Slots Executor::slots() const {
   Slots slots{.residents = {}, .arena_bytes = arena_bytes(), .max_slots = max_slots_};
   for (const Unit* unit : resident_) {
-    const bool passing = !unit->keep && !unit->outside;
+    const bool passing = !unit->spec.keep && !unit->slot.outside;
     slots.residents.push_back({.unit = unit->id,
-                               .offset = unit->offset,
-                               .bytes = unit->slot_bytes(),
+                               .offset = unit->slot.offset,
+                               .bytes = unit->spec.slot_bytes(),
                                .counts = passing,
                                .idle = passing && unit->pins == 0});
   }
@@ -142,8 +143,9 @@ void Executor::warn_of_overflow(int64_t bytes) {
 
 // Keeps a part of what is in the slot, where a backward will follow.
 void Executor::keep_part(Unit& unit) {
-  if (!keeps_parts_ || !unit.read_backward || unit.state != UnitState::gathered || !unit.can_keep()) return;
-  unit.readers.wait_for_others();
+  if (!keeps_parts_ || !unit.read_backward || unit.slot.state != UnitState::gathered || !unit.can_keep())
+    return;
+  unit.slot.readers.wait_for_others();
   for (const auto& region : unit.regions) region->gather_path->keep();
   readers_.join();
 }
@@ -156,59 +158,59 @@ void Executor::gather(Unit& unit, int64_t offset) {
   const Quiet quiet;
   const bool kept = phase_ == Phase::backward && unit.kept_bytes() > 0;
   const GatherFrom from = kept ? GatherFrom::part : GatherFrom::row;
-  const bool own = unit.outside || unit.needs_own_slot(from);
+  const bool own = unit.slot.outside || unit.needs_own_slot(from);
   const int64_t place = own ? -1 : offset;
   at::Tensor memory = arena_;
-  if (place < 0 && unit.slot_bytes() > 0)
-    memory = own ? own_memory(unit.slot_bytes()) : allocate(unit.slot_bytes());
+  if (place < 0 && unit.spec.slot_bytes() > 0)
+    memory = own ? own_memory(unit.spec.slot_bytes()) : allocate(unit.spec.slot_bytes());
   readers_.wait_for_others();
-  carve(unit, memory, std::max(place, int64_t{0}), &UnitRegion::slot, &UnitRegion::compute);
-  unit.offset = place;
-  unit.state = UnitState::gathering;
+  carve_slots(unit, memory, std::max(place, int64_t{0}));
+  unit.slot.offset = place;
+  unit.slot.state = UnitState::gathering;
   unit.lent = unit.lent || unit.lends();
   resident_.push_back(&unit);
-  const std::string label = remark_.empty() ? unit.name : unit.name + ": " + remark_;
+  const std::string label = remark_.empty() ? unit.name() : unit.name() + ": " + remark_;
   for (const auto& region : unit.regions)
-    if (!region->in_place) region->slot = region->gather_path->start(region->slot, from, label);
+    if (!region->spec.in_place()) region->slot = region->gather_path->start(region->slot, from, label);
   remark_.clear();
-  ++unit.gathers;
+  ++unit.slot.gathers;
 }
 
 void Executor::use(Unit& unit) {
-  if (unit.state != UnitState::gathering) return;
+  if (unit.slot.state != UnitState::gathering) return;
   const Quiet quiet;
   for (const auto& region : unit.regions) region->gather_path->finish();
   if (unit.stale()) unit.note_written();
   unit.bind();
-  unit.state = UnitState::gathered;
-  unit.readers.join();
+  unit.slot.state = UnitState::gathered;
+  unit.slot.readers.join();
   readers_.join();
 }
 
 void Executor::read(Unit& unit) {
-  if (unit.state != UnitState::gathered || !unit.readers.join()) return;
-  unit.readers.wait_for_others();  // one of them has waited for the gather
+  if (unit.slot.state != UnitState::gathered || !unit.slot.readers.join()) return;
+  unit.slot.readers.wait_for_others();  // one of them has waited for the gather
   readers_.join();
 }
 
 void Executor::release(Unit& unit) {
-  if (unit.state == UnitState::sharded || unit.in_place()) return;
+  if (unit.slot.state == UnitState::sharded || unit.in_place()) return;
   FSDP_ASSERT(unit.pins == 0);
   const Quiet quiet;
   if (unit.last_read == Phase::forward)
     keep_part(unit);
   else
     drop_part(unit);
-  if (unit.offset < 0) unit.readers.wait_for_others();  // its memory goes back to the allocator
-  unit.readers.clear();
+  if (unit.slot.offset < 0) unit.slot.readers.wait_for_others();  // its memory goes back to the allocator
+  unit.slot.readers.clear();
   for (const auto& region : unit.regions) {
     if (!region->slot.defined()) continue;
     region->gather_path->release();
     region->slot = at::Tensor();
   }
   unit.unbind();
-  unit.state = UnitState::sharded;
-  unit.offset = -1;
+  unit.slot.state = UnitState::sharded;
+  unit.slot.offset = -1;
   std::erase(resident_, &unit);
 }
 
@@ -223,7 +225,7 @@ void Executor::release_all() {
 }
 
 void Executor::release_gathered() {
-  release_if([](const Unit& unit) { return unit.state == UnitState::gathered; });
+  release_if([](const Unit& unit) { return unit.slot.state == UnitState::gathered; });
 }
 
 template <class Which>
@@ -244,7 +246,7 @@ void Executor::release_if(Which which) {
 void Executor::drop_gathers() {
   const std::vector<Unit*> all = resident_;
   for (Unit* unit : all) {
-    if (unit->state != UnitState::gathering) continue;
+    if (unit->slot.state != UnitState::gathering) continue;
     for (const auto& region : unit->regions) {
       region->gather_path->drop();
       region->slot = at::Tensor();

@@ -24,6 +24,13 @@ bool has_param_under(const Unit& unit, const std::string& path) {
 
 }  // namespace
 
+bool Engine::is_whole(const Unit& unit) const {
+  return std::any_of(full_scopes_.begin(), full_scopes_.end(), [&](const auto& scope) {
+    const std::vector<Unit*>& its = scope.second.units;
+    return std::find(its.begin(), its.end(), &unit) != its.end();
+  });
+}
+
 int Engine::open_full_params(const FullParamsOptions& options_) {
   TORCH_CHECK(!options_.write_back || !options_.rank0_only,
               "fsdp: full_params() with rank0_only and write_back: other ranks would keep their old values");
@@ -38,7 +45,7 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
   for (const auto& unit : units) {
     if (!has_param_under(*unit, options_.module)) continue;
     known = true;
-    if (unit->summoned) continue;  // a scope around this one has it
+    if (is_whole(*unit)) continue;  // a scope around this one has it
     scope.units.push_back(unit.get());
     try {
       make_whole(*unit, scope);
@@ -46,7 +53,6 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
       give_up(scope);
       throw;
     }
-    unit->summoned = true;
   }
   TORCH_CHECK(known, "fsdp: full_params(): no parameter lies under '", options_.module, "'");
   state_ = TrainingState::summon_full_params;
@@ -58,18 +64,18 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
   const bool here = !scope.options.rank0_only || world.rank() == 0;
   for (const auto& region : unit.regions) {
     at::Tensor whole =
-        at::empty({here ? region->layout.total(unit.layout.ranks) : 0}, region->shard.options());
+        at::empty({here ? region->spec.layout.total(unit.ranks()) : 0}, region->shard.options());
     unit.lent = unit.lent || region->gather_path->lends();
     if (!scope.options.rank0_only)
-      region->gather_path->gather_master(whole, std::nullopt, unit.name);
+      region->gather_path->gather_master(whole, std::nullopt, unit.name());
     else if (mesh.in_world(0) == 0)  // the row of rank 0
-      region->gather_path->gather_master(whole, 0, unit.name);
+      region->gather_path->gather_master(whole, 0, unit.name());
     if (scope.options.offload) whole = whole.cpu();
     scope.whole.push_back(whole);
     if (!here) continue;
     for (const auto& param : unit.params) {
       if (&param->region() != region.get()) continue;
-      param->attach(whole.storage(), region->master);
+      param->attach(whole.storage(), region->master());
       if (whole.device() != region->shard.device()) param->move_to(whole);
     }
   }
@@ -80,7 +86,6 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
 void Engine::give_up(FullScope& scope) {
   for (Unit* unit : scope.units) {
     for (const auto& param : unit->params) param->move_to(param->region().shard);
-    unit->summoned = false;
     unit->unbind();
   }
 }
@@ -132,10 +137,8 @@ void Engine::take_apart(Unit& unit, std::span<const at::Tensor> whole, const Ful
       param->move_to(region.shard);  // set_data() has taken device, type and key of what it was given
     }
     const int64_t n = region.shard.numel();
-    if (how.write_back)
-      region.shard.copy_(whole[i].narrow(0, unit.layout.ranks > 1 ? mesh.row.rank() * n : 0, n));
+    if (how.write_back) region.shard.copy_(whole[i].narrow(0, mesh.shard_index(unit.ranks()) * n, n));
   }
-  unit.summoned = false;
   unit.unbind();
 }
 

@@ -12,7 +12,7 @@ namespace fsdp::detail {
 // one that the plan does not have.
 std::vector<int64_t> Gradients::used_here(bool surprised) {
   std::vector<int64_t> used;
-  for_each_param([&](UnitParam& param) { used.push_back(param.used ? 1 : 0); });
+  for_each_param([&](UnitParam& param) { used.push_back(param.gradient.here ? 1 : 0); });
   used.push_back(surprised ? 1 : 0);
   return used;
 }
@@ -25,8 +25,10 @@ bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
   std::string late;
   bool left_out = false;
   for (const auto& unit : units_)
-    if (unit->open) late = unit->name;
-  for_each_param([&](UnitParam& param) { left_out = left_out || (param.reduced && !param.used); });
+    if (unit->gradient.open) late = unit->name();
+  for_each_param([&](UnitParam& param) {
+    left_out = left_out || (mode_ == nullptr && param.gradient.somewhere && !param.gradient.here);
+  });
   const bool surprised = std::exchange(surprised_, false) || !late.empty();
   if (policy_.asks_ranks_every_step) {
     used = sum_over_ranks(used_here(surprised), "used parameters");

@@ -20,86 +20,88 @@ int64_t Gradients::buffer_bytes() const {
   int64_t bytes = arena_.defined() ? arena_.numel() : 0;
   for (const auto& unit : units_)
     for (const auto& region : unit->regions)
-      if (region->buffer.defined() && !region->buffer.is_same(region->gradient) && !in_arena(*region))
-        bytes += static_cast<int64_t>(region->buffer.nbytes());
+      if (region->gradient.buffer.defined() && !region->gradient.buffer.is_same(region->gradient.shard) &&
+          !in_arena(*region))
+        bytes += static_cast<int64_t>(region->gradient.buffer.nbytes());
   return bytes;
 }
 
 // At the planned place where there is one; while gradients are kept back, and without a plan, there is none.
 void Gradients::open(Unit& unit) {
-  if (unit.planned_buffer >= 0) take_planned_place(unit);
+  if (unit.gradient.place >= 0) take_planned_place(unit);
   open_regions(unit);
-  unit.open = true;
+  unit.gradient.open = true;
 }
 
 // A region may have been thawed since the unit was opened.
 void Gradients::open_regions(Unit& unit) {
-  bool padded = !unit.open;
+  bool padded = !unit.gradient.open;
   for (const auto& region : unit.regions) {
-    if (!region->layout.trainable || region->buffer.defined()) continue;
-    region->buffer = own_buffer(unit, *region);
+    if (!region->spec.layout.trainable || region->gradient.buffer.defined()) continue;
+    region->gradient.buffer = own_buffer(unit, *region);
     padded = true;
   }
   if (padded) clear_padding(unit);
 }
 
 void Gradients::take_planned_place(Unit& unit) {
-  carve(unit, arena_, unit.planned_buffer, &UnitRegion::buffer, &UnitRegion::reduce);
+  carve_buffers(unit, arena_, unit.gradient.place);
   for (const auto& region : unit.regions)
-    if (region->buffer.defined()) mesh_.row.claim(as_reals(region->buffer));
+    if (region->gradient.buffer.defined()) mesh_.row.claim(as_reals(region->gradient.buffer));
 }
 
 bool Gradients::in_arena(const UnitRegion& region) const {
-  return arena_.defined() && region.buffer.defined() && region.buffer.is_alias_of(arena_);
+  return arena_.defined() && region.gradient.buffer.defined() && region.gradient.buffer.is_alias_of(arena_);
 }
 
 // A gradient may come earlier on this rank than the plan says; ranks reduce in the same memory.
 void Gradients::move_to_plan(Unit& unit) {
-  if (unit.planned_buffer < 0) return;
+  if (unit.gradient.place < 0) return;
   std::vector<at::Tensor> here;
-  for (const auto& region : unit.regions) here.push_back(region->buffer);
-  if (std::all_of(unit.regions.begin(), unit.regions.end(),
-                  [&](const auto& region) { return !region->buffer.defined() || in_arena(*region); }))
+  for (const auto& region : unit.regions) here.push_back(region->gradient.buffer);
+  if (std::all_of(unit.regions.begin(), unit.regions.end(), [&](const auto& region) {
+        return !region->gradient.buffer.defined() || in_arena(*region);
+      }))
     return;
   take_planned_place(unit);
   for (size_t i = 0; i < here.size(); ++i)
-    if (here[i].defined()) unit.regions[i]->buffer.copy_(here[i]);
+    if (here[i].defined()) unit.regions[i]->gradient.buffer.copy_(here[i]);
 }
 
 // Without a plan every rank's buffers are its own memory, also those it opened by the plan it has left.
 void Gradients::leave_plan() {
   for (const auto& unit : units_) {
-    unit->planned_buffer = -1;
+    unit->gradient.place = -1;
     for (const auto& region : unit->regions)
-      if (unit->open && in_arena(*region)) region->buffer = region->buffer.clone();
+      if (unit->gradient.open && in_arena(*region)) region->gradient.buffer = region->gradient.buffer.clone();
   }
 }
 
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
-  if (region.reduce_path->in_buffer() && region.reduce == region.gradient_type && mode_ == nullptr &&
+  if (region.reduce_path->in_buffer() && region.reduce() == region.gradient_type() && mode_ == nullptr &&
       !shards_.busy(region)) {
     shards_.make(region);
-    if (!region.shown) return region.gradient;
+    if (!region.gradient.shown) return region.gradient.shard;
     GradientShards::forget(region);
   }
-  return at::empty({region.layout.total(unit.layout.ranks)}, region.shard.options().dtype(region.reduce));
+  return at::empty({region.spec.layout.total(unit.ranks())}, region.shard.options().dtype(region.reduce()));
 }
 
 void Gradients::clear_padding(Unit& unit) {
   std::vector<at::Tensor> gaps;
   for (const auto& region : unit.regions) {
-    if (!region->buffer.defined()) continue;
+    if (!region->gradient.buffer.defined()) continue;
     int64_t end = 0;
     const auto gap_before = [&](int64_t start) {
-      if (start > end) gaps.push_back(region->buffer.narrow(0, end, start - end));
+      if (start > end) gaps.push_back(region->gradient.buffer.narrow(0, end, start - end));
     };
     for (const auto& param : unit.params) {
       if (&param->region() != region.get()) continue;
       gap_before(param->place.offset);
       end = param->place.offset + param->place.numel;
     }
-    gap_before(region->buffer.numel());
+    gap_before(region->gradient.buffer.numel());
   }
   if (!gaps.empty()) at::_foreach_zero_(gaps);
 }

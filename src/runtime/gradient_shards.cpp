@@ -20,22 +20,22 @@ namespace fsdp::detail {
 // alone, which may write to it at any time (a penalty over slices). Only where all slices of a region show
 // one shard, as in gradient accumulation, sums are added to it as they arrive. Padding is cleared on the CPU.
 void GradientShards::make(UnitRegion& region) {
-  if (region.gradient.defined()) return;
-  if (auto storage = region.last_gradient.lock();
-      storage && region.gradient_type == region.master && all_show(region, *storage)) {
-    region.gradient = raw_view(region.shard, 0, region.shard.sizes(), {1});
-    region.gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
-    region.shown = true;
+  if (region.gradient.shard.defined()) return;
+  if (auto storage = region.gradient.last.lock();
+      storage && region.gradient_type() == region.master() && all_show(region, *storage)) {
+    region.gradient.shard = raw_view(region.shard, 0, region.shard.sizes(), {1});
+    region.gradient.shard.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+    region.gradient.shown = true;
   } else {
-    const auto options = region.shard.options().dtype(region.gradient_type);
-    const bool whole = mesh_.all.size() > 1;  // written by a reduce, padding included
-    const at::Tensor fresh = policy_.clears_padding && !whole ? at::zeros_like(region.shard, options)
-                                                              : at::empty_like(region.shard, options);
-    region.gradient_tag = mark(fresh, TagKind::gradient, &region);
-    region.gradient = watched(fresh);
-    region.last_gradient = c10::weak_intrusive_ptr(
-        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(region.gradient.storage().unsafeGetStorageImpl()));
-    region.shown = false;
+    const auto options = region.shard.options().dtype(region.gradient_type());
+    const bool reduced = !region.reduce_path->alone();  // and so written whole, padding included
+    const at::Tensor fresh = policy_.clears_padding && !reduced ? at::zeros_like(region.shard, options)
+                                                                : at::empty_like(region.shard, options);
+    region.gradient.tag = mark(fresh, TagKind::gradient, &region);
+    region.gradient.shard = watched(fresh);
+    region.gradient.last = c10::weak_intrusive_ptr(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+        region.gradient.shard.storage().unsafeGetStorageImpl()));
+    region.gradient.shown = false;
   }
   cut(region);
 }
@@ -53,27 +53,27 @@ void GradientShards::cut(UnitRegion& region) const {
   for (const auto& param : region.unit->params) {
     if (&param->region() != &region) continue;
     const ShardRange range =
-        region.unit->layout.range(param->place, region.unit->layout.ranks > 1 ? mesh_.row.rank() : 0);
-    param->gradient_slice = raw_view(region.gradient, range.in_shard, {range.size}, {1});
+        region.unit->spec.layout.range(param->place, mesh_.shard_index(region.unit->ranks()));
+    param->gradient.slice = raw_view(region.gradient.shard, range.in_shard, {range.size}, {1});
   }
 }
 
 // On a GPU the sum's own memory becomes the shard; see Note [Gradient shards].
 void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scale) {
-  const bool as_it_is = policy_.adopts_sums && sum.defined() && sum.scalar_type() == region.gradient_type &&
+  const bool as_it_is = policy_.adopts_sums && sum.defined() && sum.scalar_type() == region.gradient_type() &&
                         tag_of(sum) == nullptr;
   if (!as_it_is) {
     make(region);
-    region.shown = true;  // by the rounds of a step, at the last
+    region.gradient.shown = true;  // by the rounds of a step, at the last
     if (!sum.defined())
-      region.gradient.zero_();
+      region.gradient.shard.zero_();
     else
-      at::mul_out(region.gradient, sum, at::scalar_tensor(scale));
+      at::mul_out(region.gradient.shard, sum, at::scalar_tensor(scale));
     return;
   }
   if (scale != 1.0) at::Tensor(sum).mul_(scale);
-  region.gradient_tag = mark(sum, TagKind::gradient, &region);
-  region.gradient = watched(sum);
+  region.gradient.tag = mark(sum, TagKind::gradient, &region);
+  region.gradient.shard = watched(sum);
   cut(region);
 }
 
@@ -88,10 +88,10 @@ void GradientShards::let_go(const std::vector<std::shared_ptr<Unit>>& units) con
 }
 
 void GradientShards::forget(UnitRegion& region) {
-  region.gradient = at::Tensor();
-  region.shown = region.summed = false;
+  region.gradient.shard = at::Tensor();
+  region.gradient.shown = region.gradient.summed = false;
   for (const auto& param : region.unit->params)
-    if (&param->region() == &region) param->gradient_slice = at::Tensor();
+    if (&param->region() == &region) param->gradient.slice = at::Tensor();
 }
 
 bool GradientShards::has_gradient(const UnitRegion& region) {
@@ -103,7 +103,7 @@ bool GradientShards::has_gradient(const UnitRegion& region) {
 
 void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used) {
   for (const auto& region : unit.regions)
-    if (region->layout.trainable) reduce_region(*region, used);
+    if (region->spec.layout.trainable) reduce_region(*region, used);
 }
 
 void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used) {
@@ -112,39 +112,40 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
   const Unit& unit = *region.unit;
   ReducePath& path = *region.reduce_path;
   make(region);
-  const bool adds = region.shown || region.summed;
+  const bool adds = region.gradient.shown || region.gradient.summed;
   Pending pending{.region = &region,
-                  .buffer = std::exchange(region.buffer, at::Tensor()),
+                  .buffer = std::exchange(region.gradient.buffer, at::Tensor()),
                   .result = {},
                   .work = {},
                   .across = path.crosses()};
   for (size_t i = 0; i < unit.params.size(); ++i)
-    if (&unit.params[i]->region() == &region) unit.params[i]->reduced = unit.params[i]->reduced || used[i];
+    if (&unit.params[i]->region() == &region) unit.params[i]->gradient.somewhere |= used[i];
   if (path.in_buffer()) {
-    if (!pending.buffer.is_same(region.gradient)) pending.result = pending.buffer;
-  } else if (adds || region.reduce != region.gradient_type) {
-    pending.result = at::empty_like(region.gradient, region.gradient.options().dtype(region.reduce));
+    if (!pending.buffer.is_same(region.gradient.shard)) pending.result = pending.buffer;
+  } else if (adds || region.reduce() != region.gradient_type()) {
+    pending.result =
+        at::empty_like(region.gradient.shard, region.gradient.shard.options().dtype(region.reduce()));
   }
   if (pending.buffer.numel() > 0)
-    pending.work =
-        path.start(pending.result.defined() ? pending.result : region.gradient, pending.buffer, unit.name);
+    pending.work = path.start(pending.result.defined() ? pending.result : region.gradient.shard,
+                              pending.buffer, unit.name());
   pending_.push_back(std::move(pending));
 }
 
 // The sum is for the mode to add up.
 void GradientShards::reduce_for_round(UnitRegion& region, const std::vector<bool>& used) {
   const Unit& unit = *region.unit;
-  const at::Tensor buffer = std::exchange(region.buffer, at::Tensor());
+  const at::Tensor buffer = std::exchange(region.gradient.buffer, at::Tensor());
   if (buffer.numel() > 0) {
     ReducePath& path = *region.reduce_path;
     const at::Tensor sum =
-        path.in_buffer() ? buffer : at::empty({region.layout.shard_numel}, buffer.options());
-    path.start(sum, buffer, unit.name).wait();
+        path.in_buffer() ? buffer : at::empty({region.spec.layout.shard_numel}, buffer.options());
+    path.start(sum, buffer, unit.name()).wait();
     mode_->add(region, sum);
   }
   if (policy_.asks_ranks_every_step) return;  // they tell each other at the end what they used
   for (size_t i = 0; i < unit.params.size(); ++i)
-    if (&unit.params[i]->region() == &region) unit.params[i]->touched = unit.params[i]->touched || used[i];
+    if (&unit.params[i]->region() == &region) unit.params[i]->gradient.somewhere |= used[i];
 }
 
 bool GradientShards::is_pending(const UnitRegion& region) const {
@@ -168,8 +169,8 @@ void GradientShards::reduce_across(const Unit& unit) {
     if (region.unit != &unit || !std::exchange(pending.across, false)) continue;
     pending.work.wait();
     pending.buffer = at::Tensor();
-    const at::Tensor& sum = pending.result.defined() ? pending.result : region.gradient;
-    if (sum.numel() > 0) pending.work = region.reduce_path->cross(sum, unit.name);
+    const at::Tensor& sum = pending.result.defined() ? pending.result : region.gradient.shard;
+    if (sum.numel() > 0) pending.work = region.reduce_path->cross(sum, unit.name());
   }
 }
 
@@ -183,23 +184,25 @@ void GradientShards::finish(Pending& pending) {
   pending.work.wait();
   UnitRegion& region = *pending.region;
   if (pending.result.defined()) {
-    if (region.shown || region.summed)
-      region.gradient.add_(pending.result);
+    if (region.gradient.shown || region.gradient.summed)
+      region.gradient.shard.add_(pending.result);
     else
-      region.gradient.copy_(pending.result);
+      region.gradient.shard.copy_(pending.result);
   }
-  region.summed = true;
+  region.gradient.summed = true;
 }
 
 // What autograd wrote to a slice's .grad() meanwhile is added.
 void GradientShards::show(UnitParam& param) {
   at::Tensor& grad = param.slice.mutable_grad();
-  if (param.region().shown && grad.defined()) return;
-  if (grad.defined()) param.gradient_slice.add_(grad);
-  grad = param.gradient_slice;
+  if (param.region().gradient.shown && grad.defined()) return;
+  if (grad.defined()) param.gradient.slice.add_(grad);
+  grad = param.gradient.slice;
 }
 
-bool GradientShards::busy(const UnitRegion& region) const { return region.summed || is_pending(region); }
+bool GradientShards::busy(const UnitRegion& region) const {
+  return region.gradient.summed || is_pending(region);
+}
 
 void GradientShards::drop_pending() {
   for (Pending& one : std::exchange(pending_, {})) one.work.wait();

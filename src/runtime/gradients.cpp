@@ -21,22 +21,30 @@ Gradients::Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device 
       shards_(mesh, mode, policy_),
       writers_(device) {}
 
+void Gradients::start() {
+  alone_ = mode_ == nullptr;
+  for (const auto& unit : units_)
+    for (const auto& region : unit->regions) alone_ = alone_ && region->reduce_path->alone();
+}
+
 void Gradients::arrived(UnitParam& param) {
   const Quiet quiet;
   Unit& unit = *param.unit;
   at::Tensor gradient = std::exchange(param.tensor.mutable_grad(), param.trap);
   if (!gradient.defined()) return;
-  param.arrived = true;
+  param.gradient.ever = true;
   writers_.join();
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   if (check_) check_finite(param, gradient);
   if (alone()) return take_local(param, gradient);
 
-  if (!unit.open) open(unit);
-  if (!param.region().buffer.defined()) open_regions(unit);
-  param.fresh = param.used = true;
-  const at::Tensor place = param.view_of(param.region().buffer);
-  if (std::exchange(param.fired, true))
+  if (!unit.gradient.open) open(unit);
+  if (!param.region().gradient.buffer.defined()) open_regions(unit);
+  param.gradient.here = true;
+  const at::Tensor place = param.view_of(param.region().gradient.buffer);
+  const bool adds = param.gradient.in_buffer();
+  param.gradient.place = ParamGradient::Place::fresh;
+  if (adds)
     place.add_(gradient);
   else
     place.copy_(gradient);
@@ -45,7 +53,7 @@ void Gradients::arrived(UnitParam& param) {
 // Alone, a gradient stays where autograd put it unless it needs another type or order.
 void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   UnitRegion& region = param.region();
-  if (gradient.scalar_type() == region.gradient_type &&
+  if (gradient.scalar_type() == region.gradient_type() &&
       gradient.strides() == at::IntArrayRef(param.strides)) {
     at::Tensor& total = param.slice.mutable_grad();
     const at::Tensor flat = raw_view(gradient, 0, {gradient.numel()}, {1});
@@ -58,9 +66,11 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
     return;
   }
   shards_.make(region);
-  param.reduced = true;
-  const at::Tensor place = param.view_of(region.gradient);
-  if (std::exchange(param.fired, true) || region.shown) {
+  param.gradient.somewhere = true;
+  const at::Tensor place = param.view_of(region.gradient.shard);
+  const bool adds = param.gradient.in_buffer() || region.gradient.shown;
+  param.gradient.place = ParamGradient::Place::fresh;
+  if (adds) {
     copy_waiting();
     place.add_(gradient);
   } else {
@@ -102,7 +112,7 @@ void Gradients::obey(const Instruction& step) {
   Unit& unit = *units_[static_cast<size_t>(step.unit)];
   switch (step.action) {
     case Action::open:
-      unit.planned_buffer = step.offset;
+      unit.gradient.place = step.offset;
       break;
     case Action::reduce:
       reduce(step);
@@ -123,13 +133,15 @@ void Gradients::change_over(const std::vector<Place>& open) {
   const Quiet quiet;
   for (const Instruction& step : end_backward(shards_.in_flight())) obey(step);
   leave_plan();
-  for (const auto& [unit, offset] : open) units_[static_cast<size_t>(unit)]->planned_buffer = offset;
+  for (const auto& [unit, offset] : open) units_[static_cast<size_t>(unit)]->gradient.place = offset;
 }
 
 void Gradients::at_task_end(const Moment* planned) {
   const Quiet quiet;
   copy_waiting();
-  for_each_param([](UnitParam& param) { param.fresh = false; });
+  for_each_param([](UnitParam& param) {
+    if (param.gradient.fresh()) param.gradient.place = ParamGradient::Place::kept;
+  });
   if (check_) throw_not_finite();
   if (alone())
     show({});
@@ -153,7 +165,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
     end_round(used);
   else
     show(used);
-  for_each_param([](UnitParam& param) { param.used = false; });
+  for_each_param([](UnitParam& param) { param.gradient.here = false; });
 }
 
 // Without a plan, whatever some rank has gradients for is reduced at the end of the backward.
@@ -162,7 +174,7 @@ void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
   if (used.empty() && policy_.asks_ranks_every_step)
     used = sum_over_ranks(used_here(false), "used parameters");
   std::vector<int64_t> fired;
-  for_each_param([&](UnitParam& param) { fired.push_back(param.fired ? 1 : 0); });
+  for_each_param([&](UnitParam& param) { fired.push_back(param.gradient.in_buffer() ? 1 : 0); });
   fired = sum_over_ranks(fired, "unused parameters");
   std::vector<std::vector<bool>> left(units_.size());
   size_t next = 0;
@@ -176,11 +188,11 @@ void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
 void Gradients::show(const std::vector<int64_t>& used) {
   size_t next = 0;
   for_each_param([&](UnitParam& param) {
-    const bool reduced = std::exchange(param.reduced, false);
+    const bool reduced = std::exchange(param.gradient.somewhere, false);
     const bool somewhere = used.empty() ? reduced : used[next] > 0;
     ++next;
-    if (somewhere && param.gradient_slice.defined()) GradientShards::show(param);
-    if (alone()) param.fired = false;
+    if (somewhere && param.gradient.slice.defined()) GradientShards::show(param);
+    if (alone()) param.gradient.place = ParamGradient::Place::none;
   });
 }
 
@@ -190,7 +202,8 @@ std::vector<GradientCounts> Gradients::count_ranks() {
   std::vector<int64_t> states;
   for (const auto& unit : units_) {
     const auto& params = unit->params;
-    const bool some = std::any_of(params.begin(), params.end(), [](const auto& one) { return one->fresh; });
+    const bool some =
+        std::any_of(params.begin(), params.end(), [](const auto& one) { return one->gradient.fresh(); });
     states.push_back(some ? 1 : 0);
     states.push_back(some && unit->complete() ? 1 : 0);
   }
@@ -206,19 +219,20 @@ std::vector<GradientCounts> Gradients::count_ranks() {
 void Gradients::reduce(const Instruction& step) {
   Unit& unit = *units_[static_cast<size_t>(step.unit)];
   writers_.wait_for_others();
-  unit.planned_buffer = step.offset;
-  if (unit.open)
+  unit.gradient.place = step.offset;
+  if (unit.gradient.open)
     move_to_plan(unit);
   else
     open(unit);
   open_regions(unit);
   for (const auto& param : unit.params)
-    if (param->region().buffer.defined() && !param->fired) param->view_of(param->region().buffer).zero_();
+    if (param->region().gradient.buffer.defined() && !param->gradient.in_buffer())
+      param->view_of(param->region().gradient.buffer).zero_();
   shards_.reduce(unit, used_now(step, unit));
-  for (const auto& param : unit.params) param->fired = param->fresh = false;
-  unit.open = false;
-  unit.planned_buffer = -1;
-  ++unit.reduces;
+  for (const auto& param : unit.params) param->gradient.place = ParamGradient::Place::none;
+  unit.gradient.open = false;
+  unit.gradient.place = -1;
+  ++unit.gradient.reduces;
 }
 
 // Where ranks do not tell each other in every step what they used, a rank that used more than planned says so
@@ -226,7 +240,7 @@ void Gradients::reduce(const Instruction& step) {
 std::vector<bool> Gradients::used_now(const Instruction& planned, const Unit& unit) {
   std::vector<bool> used = planned.used;
   if (policy_.asks_ranks_every_step || !schedule_.following()) return used;
-  for (size_t i = 0; i < unit.params.size(); ++i) used[i] = used[i] || unit.params[i]->fired;
+  for (size_t i = 0; i < unit.params.size(); ++i) used[i] = used[i] || unit.params[i]->gradient.in_buffer();
   if (used != planned.used) {
     surprised_ = true;
     schedule_.widen(planned, used);
@@ -238,16 +252,16 @@ std::vector<bool> Gradients::used_now(const Instruction& planned, const Unit& un
 void Gradients::end_round(const std::vector<int64_t>& used) {
   size_t next = 0;
   for_each_param(
-      [&](UnitParam& param) { param.touched = param.touched || (!used.empty() && used[next] > 0), ++next; });
+      [&](UnitParam& param) { param.gradient.somewhere |= !used.empty() && used[next] > 0, ++next; });
   const auto take = [&](UnitRegion& region, const at::Tensor& sum, double scale) {
     shards_.take(region, sum, scale);
   };
   if (!mode_->end_round(units_, take)) return;
   for_each_param([&](UnitParam& param) {
-    if (!std::exchange(param.touched, false)) return;
+    if (!std::exchange(param.gradient.somewhere, false)) return;
     TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),
                 "' has a gradient of the step before; call zero_grad() after every step");
-    param.slice.mutable_grad() = param.gradient_slice;
+    param.slice.mutable_grad() = param.gradient.slice;
   });
 }
 
@@ -255,11 +269,15 @@ void Gradients::drop() {
   copy_to_.clear();
   copy_from_.clear();
   for (const auto& unit : units_) {
-    unit->open = false;
-    unit->planned_buffer = -1;
-    for (const auto& region : unit->regions) region->buffer = at::Tensor();
+    unit->gradient.open = false;
+    unit->gradient.place = -1;
+    for (const auto& region : unit->regions) region->gradient.buffer = at::Tensor();
   }
-  for_each_param([](UnitParam& param) { param.fired = param.fresh = param.used = param.reduced = false; });
+  for_each_param([&](UnitParam& param) {
+    param.gradient.place = ParamGradient::Place::none;
+    param.gradient.here = false;
+    if (mode_ == nullptr) param.gradient.somewhere = false;  // what other backwards of the step used, counts
+  });
 }
 
 void Gradients::abandon() {

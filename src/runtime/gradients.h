@@ -23,8 +23,10 @@ class Gradients {
   Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device device, Schedule& schedule,
             const Units& units);
 
+  // All units are there.
+  void start();
   // Nothing is reduced: gradients stay where autograd put them.
-  bool alone() const { return mesh_.all.size() == 1 && mode_ == nullptr; }
+  bool alone() const { return alone_; }
 
   // Memory for gradients on their way, as planned. Collective.
   void reserve(int64_t bytes);
@@ -87,6 +89,7 @@ class Gradients {
   Mesh& mesh_;
   StepMode* mode_;
   bool check_;
+  bool alone_ = false;
   c10::Device device_;
   Policy policy_;
   Schedule& schedule_;

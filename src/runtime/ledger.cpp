@@ -1,7 +1,10 @@
 #include "runtime/ledger.h"
 
+#include <algorithm>
 #include <numeric>
 #include <set>
+
+#include "runtime/engine.h"
 
 namespace fsdp::detail {
 
@@ -16,7 +19,7 @@ int64_t gradient_bytes(const UnitRegion& region) {
         counted.insert(gradient.storage().unsafeGetStorageImpl()).second)
       bytes += static_cast<int64_t>(gradient.storage().nbytes());
   };
-  count(region.gradient);
+  count(region.gradient.shard);
   for (const auto& param : region.unit->params)
     if (&param->region() == &region) count(param->slice.grad());
   return bytes;
@@ -41,6 +44,30 @@ Ledger take_ledger(const Model& model, const Executor& executor, const Gradients
   ledger[MemoryKind::buffers] = gradients.buffer_bytes();
   if (model.mode) ledger[MemoryKind::partial_sums] = model.mode->held_bytes();
   return ledger;
+}
+
+MemoryStats Engine::memory_stats() const {
+  MemoryStats stats;
+  int64_t whole = 0;
+  for (const auto& unit : units) {
+    stats.all_gathers += unit->slot.gathers;
+    stats.reduce_scatters += unit->gradient.reduces;
+    for (const auto& param : unit->params)
+      whole += param->place.numel * static_cast<int64_t>(c10::elementSize(param->region().master())) *
+               (param->requires_grad ? 2 : 1);
+  }
+  const Ledger now = ledger();
+  stats.parameter_bytes = now[MemoryKind::shards];
+  stats.gradient_bytes = now[MemoryKind::gradient_shards];
+  stats.arena_bytes = now[MemoryKind::slots];
+  stats.buffer_bytes = now[MemoryKind::buffers];
+  stats.overflow_bytes = now[MemoryKind::slots_outside] + now[MemoryKind::parts];
+  stats.partial_sum_bytes = now[MemoryKind::partial_sums];
+  stats.wire_bytes = now[MemoryKind::wires];
+  stats.current_bytes = now.total();
+  stats.peak_bytes = std::max(peak_bytes_, stats.current_bytes);
+  stats.saved_bytes = whole - stats.current_bytes;
+  return stats;
 }
 
 }  // namespace fsdp::detail

@@ -31,6 +31,8 @@ struct Mesh {
   Comm part(int ranks);
   // The rank in the world of a rank of this row.
   int in_world(int rank_in_row) const { return row_ranks[static_cast<size_t>(rank_in_row)]; }
+  // Which shard of a unit is this rank's, where `ranks` hold it between them.
+  int shard_index(int ranks) const { return ranks > 1 ? row.rank() : 0; }
   void check_order(bool now);
   // Peers that miss this rank are told `why`; empty: it goes on.
   void leaving(std::string_view why);

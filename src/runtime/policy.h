@@ -3,6 +3,8 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
+
 namespace fsdp::detail {
 
 struct Policy {
@@ -14,6 +16,15 @@ struct Policy {
   bool clears_padding = true;
   // Casts of whole shards run on a stream beside the user's.
   bool casts_aside = false;
+  // Work is queued on streams, which may have to wait for each other.
+  bool has_streams = false;
+  // Random numbers come from a generator of the device, besides the CPU's.
+  bool has_generator = false;
+  // LibTorch has kernels for it whose results depend on timing, unless told otherwise.
+  bool has_unordered_kernels = false;
+  // How many elements to widen at once: on the CPU they stay in cache, elsewhere few large kernels are
+  // better.
+  int64_t elements_at_once = int64_t{1} << 15;
   // A released storage points at reserved addresses, which fault where a kernel reads them.
   bool reserves_addresses = true;
 };
@@ -24,6 +35,10 @@ inline Policy policy_of(c10::Device device) {
           .adopts_sums = !host,
           .clears_padding = host,
           .casts_aside = !host,
+          .has_streams = !host,
+          .has_generator = !host,
+          .has_unordered_kernels = !host,
+          .elements_at_once = int64_t{1} << (host ? 15 : 24),
           .reserves_addresses = host};
 }
 

@@ -7,7 +7,7 @@ namespace fsdp::detail {
 void Engine::use(Unit& unit) {
   const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
   executor_.enter_phase(phase);
-  if (unit.stale() && unit.state != UnitState::sharded) executor_.renew(unit);
+  if (unit.stale() && unit.slot.state != UnitState::sharded) executor_.renew(unit);
   if (aside_) {
     executor_.demand(unit, units);
     return;
@@ -17,9 +17,9 @@ void Engine::use(Unit& unit) {
   const Access access{unit.id, phase};
   const bool same_run = schedule_.current() != nullptr && *schedule_.current() == access;
   // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
-  if (!unit.outside && !same_run)
+  if (!unit.slot.outside && !same_run)
     go_on_to(unit, access);
-  else if (unit.state == UnitState::gathered)
+  else if (unit.slot.state == UnitState::gathered)
     executor_.read(unit);
   else
     executor_.demand(unit, units);
@@ -29,8 +29,8 @@ void Engine::go_on_to(Unit& unit, Access access) {
   const Access* expected = schedule_.expected();
   const Moment* planned = schedule_.advance(access);
   if (planned == nullptr && expected != nullptr)
-    executor_.remark("'" + unit.name + "' came where '" + units[static_cast<size_t>(expected->unit)]->name +
-                     "' was planned");
+    executor_.remark("'" + unit.name() + "' came where '" +
+                     units[static_cast<size_t>(expected->unit)]->name() + "' was planned");
   if (planned != nullptr) {
     const bool ready = !schedule_.went_over() || change_over();
     if (obey(planned->steps, ready)) return executor_.read(unit);

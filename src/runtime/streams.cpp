@@ -16,7 +16,7 @@ c10::Stream current_on(c10::Device device) {
 }  // namespace
 
 bool StreamSet::join() {
-  if (device_.is_cpu()) return false;
+  if (!used_) return false;
   const c10::Stream now = current_on(device_);
   if (std::find(streams_.begin(), streams_.end(), now) != streams_.end()) return false;
   streams_.push_back(now);

@@ -10,11 +10,13 @@
 #include <c10/core/Stream.h>
 #include <c10/util/SmallVector.h>
 
+#include "runtime/policy.h"
+
 namespace fsdp::detail {
 
 class StreamSet {
  public:
-  explicit StreamSet(c10::Device device) : device_(device) {}
+  explicit StreamSet(c10::Device device) : device_(device), used_(policy_of(device).has_streams) {}
 
   // The current stream takes part. True: it is new here.
   bool join();
@@ -29,6 +31,7 @@ class StreamSet {
   void for_others(Fn fn) const;
 
   c10::Device device_;
+  bool used_;
   c10::SmallVector<c10::Stream, 2> streams_;
 };
 

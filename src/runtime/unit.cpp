@@ -9,8 +9,6 @@ namespace fsdp::detail {
 
 namespace {
 
-int64_t element_bytes(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
-
 void point_at(UnitRegion& region, void* data) {
   region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
       region.parameter_tag.point(data, region.storage.device()));
@@ -18,13 +16,10 @@ void point_at(UnitRegion& region, void* data) {
 
 }  // namespace
 
-int64_t UnitRegion::slot_bytes() const {
-  const bool none = gather_path->memory(GatherFrom::row) == SlotMemory::none;
-  return none ? 0 : layout.total(unit->layout.ranks) * element_bytes(compute);
-}
-
-int64_t UnitRegion::buffer_bytes() const {
-  return layout.trainable ? layout.total(unit->layout.ranks) * element_bytes(reduce) : 0;
+ElementType element_type(at::ScalarType type) {
+  return {.code = static_cast<int16_t>(type),
+          .bytes = static_cast<int16_t>(c10::elementSize(type)),
+          .floating = c10::isFloatingType(type)};
 }
 
 UnitRegion& UnitParam::region() const { return *unit->regions[static_cast<size_t>(place.region)]; }
@@ -47,25 +42,19 @@ at::Tensor UnitParam::view_of(const at::Tensor& flat) const {
 
 bool Unit::in_place() const {
   for (const auto& region : regions)
-    if (!region->in_place) return false;
+    if (!region->spec.in_place()) return false;
   return true;
 }
 
-int64_t Unit::slot_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& region : regions) bytes += region->slot_bytes();
-  return bytes;
-}
-
-int64_t Unit::buffer_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& region : regions) bytes += region->buffer_bytes();
-  return bytes;
+int64_t Unit::planned_buffer_bytes() const {
+  const bool shared = std::all_of(regions.begin(), regions.end(),
+                                  [](const auto& region) { return region->reduce_path->shares_buffer(); });
+  return shared ? spec.buffer_bytes() : 0;
 }
 
 bool Unit::complete() const {
   for (const auto& param : params)
-    if (param->requires_grad && !param->fresh) return false;
+    if (param->requires_grad && !param->gradient.fresh()) return false;
   return true;
 }
 
@@ -78,22 +67,22 @@ bool Unit::stale() const {
 
 void Unit::bind() {
   for (const auto& region : regions)
-    if (!region->in_place) point_at(*region, region->slot.mutable_data_ptr());
-  for (const auto& param : params) param->attach(param->region().storage, param->region().compute);
+    if (!region->spec.in_place()) point_at(*region, region->slot.mutable_data_ptr());
+  for (const auto& param : params) param->attach(param->region().storage, param->region().compute());
 }
 
 void Unit::unbind() {
   for (const auto& region : regions)
-    if (!region->in_place) point_at(*region, region->nowhere.data());
+    if (!region->spec.in_place()) point_at(*region, region->nowhere.data());
   for (const auto& param : params)
-    param->attach(param->region().in_place ? param->region().storage : param->poison,
-                  param->region().compute);
+    param->attach(param->region().spec.in_place() ? param->region().storage : param->poison,
+                  param->region().compute());
 }
 
 // See Note [Shared shards].
 void Unit::claim_shards() {
-  if (!lent || state != UnitState::sharded) return;
-  for (const auto& region : regions) region->gather_path->claim(name);
+  if (!lent || slot.state != UnitState::sharded) return;
+  for (const auto& region : regions) region->gather_path->claim(name());
   lent = false;
 }
 
@@ -133,15 +122,34 @@ void Unit::note_written() {
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, at::Tensor UnitRegion::*part,
-           at::ScalarType UnitRegion::*type) {
+namespace {
+
+// `part_of` a region is the next `bytes_of` it, as `type_of`.
+template <class Part, class Bytes, class Type>
+void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, Part part_of, Bytes bytes_of,
+           Type type_of) {
   for (const auto& region : unit.regions) {
-    const bool slots = part == &UnitRegion::slot;
-    const int64_t bytes = slots ? region->slot_bytes() : region->buffer_bytes();
+    const int64_t bytes = bytes_of(*region);
     if (bytes == 0) continue;
-    (*region).*part = memory.narrow(0, offset, bytes).view((*region).*type);
+    part_of(*region) = memory.narrow(0, offset, bytes).view(type_of(*region));
     offset += bytes;
   }
+}
+
+}  // namespace
+
+void carve_slots(const Unit& unit, const at::Tensor& memory, int64_t offset) {
+  carve(
+      unit, memory, offset, [](UnitRegion& region) -> at::Tensor& { return region.slot; },
+      [](const UnitRegion& region) { return region.spec.slot_bytes(); },
+      [](const UnitRegion& region) { return region.compute(); });
+}
+
+void carve_buffers(const Unit& unit, const at::Tensor& memory, int64_t offset) {
+  carve(
+      unit, memory, offset, [](UnitRegion& region) -> at::Tensor& { return region.gradient.buffer; },
+      [](const UnitRegion& region) { return region.spec.buffer_bytes(); },
+      [](const UnitRegion& region) { return region.reduce(); });
 }
 
 }  // namespace fsdp::detail

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "layout/flat_layout.h"
+#include "layout/unit_spec.h"
 #include "plan/plan.h"
 #include "runtime/streams.h"
 #include "transfer/flat.h"
@@ -26,38 +26,69 @@ namespace fsdp::detail {
 struct Unit;
 class Engine;
 
-// One region of the flat layout: a dtype, trainable or frozen.
-struct UnitRegion final : WatchedRegion {
-  Unit* unit = nullptr;
-  RegionLayout layout;
-  at::ScalarType master = at::kFloat;         // of the shard
-  at::ScalarType gradient_type = at::kFloat;  // of the gradient shard
-  at::ScalarType compute = at::kFloat;        // of what is gathered
-  at::ScalarType reduce = at::kFloat;         // of gradients on the way
-  bool in_place = false;                      // the shard is all there is: it needs no slot
+inline at::ScalarType scalar_type(ElementType type) { return static_cast<at::ScalarType>(type.code); }
+ElementType element_type(at::ScalarType type);
 
-  at::Tensor shard;  // [shard_numel]
-  at::Tensor
-      gradient;        // [shard_numel] from the first reduce of a backward to its end: Note [Gradient shards]
+// A region's gradients, from the first that arrives to the slices' .grad(). Written by Gradients and
+// GradientShards alone.
+struct RegionGradient {
+  at::Tensor buffer;   // [total] while gradients arrive
+  at::Tensor shard;    // [shard_numel] from the first reduce of a backward to its end: Note [Gradient shards]
   bool shown = false;  // slices' .grad() are its slices
   bool summed = false;  // it holds a sum of this backward
-  at::Tensor slot;      // [total] while gathering or gathered: where the values are
-  at::Tensor buffer;    // [total] while gradients arrive
-  GatherPathPtr gather_path;
-  ReducePathPtr reduce_path;
+  TagHandle tag;
+  c10::weak_intrusive_ptr<c10::StorageImpl> last{c10::intrusive_ptr<c10::StorageImpl>()};
+};
+
+// One region of the flat layout: a dtype, trainable or frozen.
+struct UnitRegion final : WatchedRegion {
+  UnitRegion(Unit& unit_, RegionSpec& spec_) : unit(&unit_), spec(spec_) {}
+
+  Unit* unit;
+  RegionSpec& spec;  // of the unit's
+  // Made when the model is sharded.
+  at::Tensor shard;      // [shard_numel]
   c10::Storage storage;  // what the parameters are views of
   AddressRange nowhere;  // where it points while released, on the CPU
-  int64_t version = 0;   // of the shard, when last gathered
-  TagHandle parameter_tag, shard_tag, gradient_tag;
-  c10::weak_intrusive_ptr<c10::StorageImpl> last_gradient{c10::intrusive_ptr<c10::StorageImpl>()};
+  GatherPathPtr gather_path;
+  ReducePathPtr reduce_path;
+  TagHandle parameter_tag, shard_tag;
+  // The executor's.
+  at::Tensor slot;      // [total] while gathering or gathered: where the values are
+  int64_t version = 0;  // of the shard, when last gathered
+
+  RegionGradient gradient;
+
+  at::ScalarType master() const { return scalar_type(spec.master); }
+  at::ScalarType compute() const { return scalar_type(spec.compute); }
+  at::ScalarType reduce() const { return scalar_type(spec.reduce); }
+  at::ScalarType gradient_type() const { return scalar_type(spec.gradient); }
 
   WatchedUnit& owner() const override;
   std::string name_at(int64_t offset) const override;
-  bool is_permanent() const override { return in_place; }
+  bool is_permanent() const override { return spec.in_place(); }
   const c10::Storage& view_storage() const override { return storage; }
+};
 
-  int64_t slot_bytes() const;
-  int64_t buffer_bytes() const;
+// Note [The state of a gradient]
+// A gradient arrives from autograd in its unit's buffer and is `fresh` until that backward ends or its unit
+// is reduced. One that no reduce took, under no_sync(), is `kept` then: the next that arrives is added to it.
+// A unit is complete when all its gradients are fresh. A reduce takes them out of the buffer.
+//
+// Whether a slice gets a .grad() depends on all ranks, since an expert may have seen no token here: `here`
+// says that this rank had a gradient since the last that was reduced, `somewhere` that some rank had one, as
+// far as the reduces since slices were given gradients know. In reproducible mode that is a whole step.
+struct ParamGradient {
+  enum class Place : uint8_t { none, kept, fresh };
+
+  Place place = Place::none;  // in the buffer
+  bool here = false;
+  bool somewhere = false;
+  bool ever = false;  // the module's .grad() has held the trap
+  at::Tensor slice;   // of the gradient shard; undefined with it
+
+  bool in_buffer() const { return place != Place::none; }
+  bool fresh() const { return place == Place::fresh; }
 };
 
 struct UnitParam {
@@ -67,19 +98,14 @@ struct UnitParam {
   std::vector<int64_t> strides;    // dense, in the module's order: channels last stays so
   bool requires_grad = true;       // as the module said when the model was last called
 
-  at::Tensor tensor;          // the module's own
-  c10::Storage poison;        // what it holds while released
-  at::Tensor slice;           // of the shard: what optimizers see
-  at::Tensor gradient_slice;  // of the gradient shard; undefined with it
-  at::Tensor trap;  // stands in the module's .grad(): optimizers on the module are answered in words
+  at::Tensor tensor;    // the module's own
+  c10::Storage poison;  // what it holds while released
+  at::Tensor slice;     // of the shard: what optimizers see
+  at::Tensor trap;      // stands in the module's .grad(): optimizers on the module are answered in words
   std::shared_ptr<torch::autograd::Node> accumulator;
-  bool arrived = false;  // it had a gradient at some time
-  bool fired = false;    // its gradient is in the buffer
-  bool fresh = false;    // it arrived in this backward and is not reduced yet
-  bool used = false;     // it arrived, on this rank, since gradients were last reduced
-  bool touched = false;  // some rank used it in this step, in reproducible mode
-  bool reduced = false;  // it was used, as far as a reduce of this backward knows
-  bool hooked = false;   // autograd tells us of its gradients
+  bool hooked = false;  // autograd tells us of its gradients
+
+  ParamGradient gradient;  // written by Gradients and the StepMode
 
   UnitRegion& region() const;
   // The module's tensor sees `storage`, which has the layout of the region.
@@ -90,39 +116,49 @@ struct UnitParam {
   at::Tensor view_of(const at::Tensor& flat) const;
 };
 
+// A unit's slot. Written by the executor alone, but for `outside`.
+struct UnitSlot {
+  explicit UnitSlot(c10::Device device) : readers(device) {}
+
+  bool outside = false;  // it is private memory, not part of the arena
+  UnitState state = UnitState::sharded;
+  int64_t offset = -1;  // in the arena; -1: none, or outside
+  StreamSet readers;    // that wait for the gather
+  int64_t gathers = 0;
+};
+
+// A unit's gradients on their way. Written by Gradients alone.
+struct UnitGradient {
+  bool open = false;   // some have arrived that are not reduced
+  int64_t place = -1;  // where in the gradient arena they are to arrive; -1: in memory of their own
+  int64_t reduces = 0;
+};
+
 struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
-  explicit Unit(c10::Device device) : readers(device) {}
+  explicit Unit(c10::Device device) : slot(device) {}
 
   Engine* engine = nullptr;
   UnitId id = 0;
-  std::string name;
-  UnitLayout layout;
-  bool keep = false;          // from forward to backward
-  bool outside = false;       // its slot is private memory, not part of the arena
-  int part_ranks = 0;         // that keep it between them from forward to backward; 0: none
-  bool read_backward = true;  // as far as the plan knows
-  bool average = true;
+  UnitSpec spec;
   std::vector<std::unique_ptr<UnitRegion>> regions;
   std::vector<std::unique_ptr<UnitParam>> params;
 
-  UnitState state = UnitState::sharded;
-  int64_t offset = -1;  // of its slot in the arena; -1: none, or outside
+  UnitSlot slot;
+  UnitGradient gradient;
   Phase last_read = Phase::forward;
-  StreamSet readers;      // that wait for its gather
-  bool summoned = false;  // whole, in a full_params() scope
-  int pins = 0;           // operators in flight that read it
-  bool written = false;   // an operator wrote to its shards since they were gathered
-  bool lent = false;      // other ranks may read its shards where they lie
-  int64_t gathers = 0;
-  int64_t reduces = 0;
-  bool open = false;            // gradients have arrived that are not reduced
-  int64_t planned_buffer = -1;  // where in the gradient arena they are to arrive; -1: in memory of its own
+  bool read_backward = true;  // as far as the plan knows
+  int pins = 0;               // operators in flight that read it
+  bool written = false;       // an operator wrote to its shards since they were gathered
+  bool lent = false;          // other ranks may read its shards where they lie
+
+  const std::string& name() const { return spec.layout.name; }
+  int ranks() const { return spec.layout.ranks; }  // that hold it between them
 
   // As the observer sees it: watched_unit.cpp.
   std::recursive_mutex& mutex() override;
   bool may_read() const override;
-  bool is_sharded() const override { return layout.ranks > 1; }
-  bool is_gathered() const override { return state == UnitState::gathered; }
+  bool is_sharded() const override { return ranks() > 1; }
+  bool is_gathered() const override { return slot.state == UnitState::gathered; }
   void pin() override { ++pins; }
   void unpin() override { --pins; }
   void use() override;
@@ -132,11 +168,10 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   Comm* batch_norm_ranks() override;
 
   bool in_place() const;  // needs no slot at all
-  int64_t slot_bytes() const;
-  int64_t arena_bytes() const { return outside ? 0 : slot_bytes(); }
-  int64_t buffer_bytes() const;
-  bool complete() const;  // every gradient has arrived
-  bool stale() const;     // shards were written since they were gathered
+  int64_t arena_bytes() const { return slot.outside ? 0 : spec.slot_bytes(); }
+  int64_t planned_buffer_bytes() const;  // of its gradients, where they have a planned place
+  bool complete() const;                 // every gradient has arrived
+  bool stale() const;                    // shards were written since they were gathered
 
   // Lets the parameters see `slot` of each region, or nothing.
   void bind();
@@ -157,8 +192,8 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
 // The region of a tag that has one.
 inline UnitRegion* region_of(const Tag& tag) { return static_cast<UnitRegion*>(tag.region); }
 
-// The regions one after the other in `memory` [bytes], which begins at `offset`.
-void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, at::Tensor UnitRegion::*part,
-           at::ScalarType UnitRegion::*type);
+// Slots, or gradient buffers, of the regions one after the other in `memory` [bytes], from `offset` on.
+void carve_slots(const Unit& unit, const at::Tensor& memory, int64_t offset);
+void carve_buffers(const Unit& unit, const at::Tensor& memory, int64_t offset);
 
 }  // namespace fsdp::detail

@@ -11,7 +11,7 @@ Use::Use(const at::Tensor& tensor) {
   if (tag == nullptr || tag->kind != detail::TagKind::parameter) return;
   TORCH_CHECK(tag->region != nullptr, detail::dropped_message());
   detail::Unit& unit = *detail::region_of(*tag)->unit;
-  TORCH_CHECK(unit.engine->may_read(), detail::sharded_message(unit.name));
+  TORCH_CHECK(unit.engine->may_read(), detail::sharded_message(unit.name()));
   const std::lock_guard lock(unit.engine->mutex);
   if (unit.pins++ == 0) {
     try {

@@ -7,7 +7,7 @@ namespace fsdp::detail {
 namespace {
 
 // Codecs are for real and complex numbers; integers are sent as they are.
-bool codable(const UnitRegion& region) { return !c10::isIntegralType(region.master, /*includeBool=*/true); }
+bool codable(const UnitRegion& region) { return !c10::isIntegralType(region.master(), /*includeBool=*/true); }
 
 }  // namespace
 
@@ -16,10 +16,8 @@ PathChoice::PathChoice(Mesh& mesh, const ShardOptions& options, c10::Device devi
   if (policy_of(device).casts_aside) side_ = std::make_shared<SideStream>(device);
 }
 
-bool PathChoice::can_share(const UnitRegion& region) const {
-  const Unit& unit = *region.unit;
-  return options_.share_shards && unit.layout.ranks > 1 && unit.part_ranks == 0 && !options_.gather_codec &&
-         region.compute == region.master && region.layout.shard_numel > 0 && mesh_.row.shares_memory();
+bool PathChoice::may_share() const {
+  return options_.share_shards && !options_.gather_codec && mesh_.row.shares_memory();
 }
 
 void PathChoice::choose(UnitRegion& region, const at::Tensor& shared) const {
@@ -29,35 +27,37 @@ void PathChoice::choose(UnitRegion& region, const at::Tensor& shared) const {
 
 // Shards that lie side by side stay where they are, and are gathered there unless there is a codec.
 void PathChoice::choose_again(Unit& unit) const {
-  if (unit.part_ranks > 0) mesh_.part(unit.part_ranks);
+  if (unit.spec.part_ranks > 0) mesh_.part(unit.spec.part_ranks);
   for (const auto& region : unit.regions) {
-    if (!region->gather_path->lends() || options_.gather_codec)
+    if (!region->gather_path->lends() || options_.gather_codec) {
+      region->spec.shared_shards = false;
       region->gather_path = gather_path(*region, {});
+    }
     region->reduce_path = reduce_path(*region);
   }
 }
 
 GatherPathPtr PathChoice::gather_path(const UnitRegion& region, const at::Tensor& shared) const {
   const Unit& unit = *region.unit;
-  if (region.in_place) return gather_in_place(region.shard);
-  if (unit.layout.ranks == 1) return gather_by_cast(region.shard, side_);
+  if (region.spec.in_place()) return gather_in_place(region.shard);
+  if (unit.ranks() == 1) return gather_by_cast(region.shard, side_);
   if (shared.defined()) return gather_shared_shards(mesh_.row, region.shard, shared);
   GatherPathPtr path = options_.gather_codec && codable(region)
                            ? gather_through_codec(mesh_.row, region.shard, options_.gather_codec)
                            : gather_over_row(mesh_.row, region.shard);
-  if (unit.part_ranks == 0) return path;
+  if (unit.spec.part_ranks == 0) return path;
   const bool shared_slots = mesh_.row.shares_memory() && !options_.gather_codec;
-  return gather_from_part(mesh_.part(unit.part_ranks), shared_slots, std::move(path));
+  return gather_from_part(mesh_.part(unit.spec.part_ranks), shared_slots, std::move(path));
 }
 
 ReducePathPtr PathChoice::reduce_path(const UnitRegion& region) const {
   const Unit& unit = *region.unit;
-  const bool whole = unit.layout.ranks == 1;
-  const ReduceOp op = unit.average ? ReduceOp::average : ReduceOp::sum;
+  const bool whole = unit.ranks() == 1;
+  const ReduceOp op = unit.spec.average ? ReduceOp::average : ReduceOp::sum;
   if (mesh_.all.size() == 1) return reduce_alone();
   if (in_order_)
-    return reduce_along_tree(whole ? mesh_.all : mesh_.row,
-                             !whole && mesh_.column ? &*mesh_.column : nullptr);
+    return whole ? reduce_whole_along_tree(mesh_.all)
+                 : reduce_along_tree(mesh_.row, mesh_.column ? &*mesh_.column : nullptr);
   if (whole) return reduce_whole(mesh_.all, op);
   ReducePathPtr path = options_.reduce_codec && codable(region)
                            ? reduce_through_codec(mesh_.row, op, options_.reduce_codec)

@@ -17,8 +17,8 @@ class PathChoice {
   // `in_order`: gradients are summed along the tree of sums, in reproducible mode.
   PathChoice(Mesh& mesh, const ShardOptions& options, c10::Device device, bool in_order);
 
-  // Whether the shards of a region may lie side by side in memory that ranks share: Note [Shared shards].
-  bool can_share(const UnitRegion& region) const;
+  // Whether shards may lie side by side in memory that ranks share: Note [Shared shards].
+  bool may_share() const;
   // The region has its shard. `shared`: the memory of all ranks' shards; undefined: they are apart.
   void choose(UnitRegion& region, const at::Tensor& shared) const;
   // For a unit that another model chose paths for.

@@ -12,66 +12,67 @@
 
 namespace fsdp::detail {
 
+namespace {
+
+std::optional<ElementType> element_type_if(const std::optional<at::ScalarType>& type) {
+  return type ? std::optional(element_type(*type)) : std::nullopt;
+}
+
+}  // namespace
+
 std::shared_ptr<Unit> Sharding::make_unit(const PlannedUnit& planned) {
-  const UnitDecl& decl = planned.decl;
-  const UnitOptions& own = planned.options;
-  const Precision precision = own.precision.value_or(options_.precision);
-  const bool whole = planned.replicated || options_.strategy == Strategy::no_shard;
   auto unit = std::make_shared<Unit>(world_.device());
   unit->engine = engine_.get();
-  unit->name = decl.name;
-  const bool reshards =
-      options_.strategy == Strategy::full_shard || options_.strategy == Strategy::hybrid_shard;
-  unit->keep = !own.reshard_after_forward.value_or(reshards);
-  choose_part(*unit, own, whole);
-  unit->average = options_.gradients == ReduceOp::average;
-  int64_t narrowest = 0;
-  for (const auto type : {precision.param, precision.reduce, precision.master})
-    if (type)
-      narrowest = std::min(narrowest == 0 ? 8 : narrowest, static_cast<int64_t>(c10::elementSize(*type)));
-  const int ranks = whole ? 1 : engine_->mesh.row.size();
-  unit->layout = reproduction_ != nullptr ? reproduction_->make_layout(decl, ranks, narrowest)
-                                          : make_layout(decl, ranks, narrowest);
-  make_regions(*unit, precision);
-  for (const Placement& place : unit->layout.params) unit->params.push_back(make_param(*unit, place));
+  unit->spec = make_unit_spec(planned.decl, choose(planned));
+  make_regions(*unit);
+  for (const Placement& place : unit->spec.layout.params) unit->params.push_back(make_param(*unit, place));
   for (const auto& region : unit->regions) make_shard(*region);
   for (const auto& param : unit->params) move_into(*param);
   return unit;
 }
 
+UnitChoice Sharding::choose(const PlannedUnit& planned) {
+  const UnitOptions& own = planned.options;
+  const Precision precision = own.precision.value_or(options_.precision);
+  const bool whole = planned.replicated || options_.strategy == Strategy::no_shard;
+  const bool reshards =
+      options_.strategy == Strategy::full_shard || options_.strategy == Strategy::hybrid_shard;
+  UnitChoice choice{.ranks = whole ? 1 : engine_->mesh.row.size(),
+                    .pieces = reproduction_ != nullptr ? reproduction_->pieces() : 0,
+                    .master = element_type_if(precision.master),
+                    .compute = element_type_if(precision.param),
+                    .reduce = element_type_if(precision.reduce),
+                    .keep_low_precision_grads = precision.keep_low_precision_grads,
+                    .keep = !own.reshard_after_forward.value_or(reshards),
+                    .may_share = paths_->may_share(),
+                    .average = options_.gradients == ReduceOp::average};
+  choose_part(choice, own, planned.decl.name, whole);
+  return choice;
+}
+
 // A reshard group says more than the strategy does; a group of one keeps the unit, one of all gives it up.
-void Sharding::choose_part(Unit& unit, const UnitOptions& own, bool whole) {
+void Sharding::choose_part(UnitChoice& choice, const UnitOptions& own, const std::string& name, bool whole) {
   const bool asked = own.reshard_group && *own.reshard_group > 0;
-  TORCH_CHECK(!asked || !own.reshard_after_forward, "fsdp: unit '", unit.name,
+  TORCH_CHECK(!asked || !own.reshard_after_forward, "fsdp: unit '", name,
               "' has both reshard_after_forward and reshard_group; set one of them");
   const int ranks = own.reshard_group.value_or(own.reshard_after_forward ? 0 : options_.reshard_group);
   TORCH_CHECK(ranks == 0 || options_.strategy != Strategy::no_shard, "fsdp: reshard_group ", ranks,
               " with Strategy::no_shard, which keeps units whole; leave one of them out");
   if (ranks == 0 || whole || engine_->mesh.row.size() == 1) return;
   engine_->mesh.part(ranks);
-  unit.keep = ranks == 1;
-  if (ranks > 1 && ranks < engine_->mesh.row.size()) unit.part_ranks = ranks;
+  choice.keep = ranks == 1;
+  if (ranks > 1 && ranks < engine_->mesh.row.size()) choice.part_ranks = ranks;
 }
 
-void Sharding::make_regions(Unit& unit, const Precision& precision) {
-  for (const RegionLayout& layout : unit.layout.regions) {
-    auto region = std::make_unique<UnitRegion>();
-    region->unit = &unit;
-    region->layout = layout;
-    const auto own = static_cast<at::ScalarType>(layout.type.code);
-    const bool floating = c10::isFloatingType(own);
-    region->master = floating ? precision.master.value_or(own) : own;
-    region->compute = floating ? precision.param.value_or(region->master) : region->master;
-    region->reduce = floating ? precision.reduce.value_or(region->master) : region->master;
-    TORCH_CHECK(reproduction_ == nullptr || !floating || c10::elementSize(region->reduce) >= 4,
-                "fsdp: reproducible: gradients are summed in fp32 or wider, not in ", region->reduce,
-                " (unit '", unit.name, "')");
-    region->gradient_type = precision.keep_low_precision_grads ? region->reduce : region->master;
-    const int64_t total = layout.total(unit.layout.ranks);
-    region->in_place = total == 0 || (unit.layout.ranks == 1 && region->compute == region->master);
+void Sharding::make_regions(Unit& unit) {
+  for (RegionSpec& spec : unit.spec.regions) {
+    auto region = std::make_unique<UnitRegion>(unit, spec);
+    TORCH_CHECK(reproduction_ == nullptr || !spec.layout.type.floating || spec.reduce.bytes >= 4,
+                "fsdp: reproducible: gradients are summed in fp32 or wider, not in ", region->reduce(),
+                " (unit '", unit.name(), "')");
     region->parameter_tag = TagHandle(TagKind::parameter, region.get());
-    const auto bytes = static_cast<size_t>(total) * c10::elementSize(region->compute);
-    if (policy_.reserves_addresses && !region->in_place) region->nowhere = AddressRange(bytes);
+    const auto bytes = static_cast<size_t>(spec.total() * spec.compute.bytes);
+    if (policy_.reserves_addresses && !spec.in_place()) region->nowhere = AddressRange(bytes);
     region->storage = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), bytes,
         region->parameter_tag.point(region->nowhere.data(), world_.device()), nullptr, /*resizable=*/false));
@@ -103,12 +104,12 @@ void Sharding::first_values(const UnitParam& param, const at::Tensor& whole) con
 
 // Zeros; a view of `shared` where the ranks' shards lie side by side.
 at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
-  const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
-  const int64_t n = region.layout.shard_numel;
-  if (!paths_->can_share(region)) return at::zeros({n}, options);
+  const auto options = at::TensorOptions().dtype(region.master()).device(world_.device());
+  const int64_t n = region.spec.layout.shard_numel;
+  if (!region.spec.shared_shards) return at::zeros({n}, options);
   Comm& row = engine_->mesh.row;
-  const auto bytes = n * static_cast<int64_t>(c10::elementSize(region.master));
-  shared = row.allocate(MemoryUse::gather, bytes * row.size(), at::kByte).view(region.master);
+  const int64_t bytes = region.spec.shard_bytes();
+  shared = row.allocate(MemoryUse::gather, bytes * row.size(), at::kByte).view(region.master());
   char* own = static_cast<char*>(shared.mutable_data_ptr()) + bytes * row.rank();
   return at::from_blob(
       own, {n}, [owner = shared](void*) {}, options);
@@ -117,8 +118,8 @@ at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
 // The whole region exists for a moment only, as rank 0 has it.
 void Sharding::make_shard(UnitRegion& region) {
   const Unit& unit = *region.unit;
-  const auto options = at::TensorOptions().dtype(region.master).device(world_.device());
-  const int64_t n = region.layout.shard_numel;
+  const auto options = at::TensorOptions().dtype(region.master()).device(world_.device());
+  const int64_t n = region.spec.layout.shard_numel;
   at::Tensor shared;  // [total] the shards of all ranks, where they share memory
   std::vector<UnitParam*> params;
   for (const auto& param : unit.params)
@@ -129,12 +130,12 @@ void Sharding::make_shard(UnitRegion& region) {
     for (UnitParam* param : params)
       defer(param->tensor, [this, param](const at::Tensor& value) { keep_slice(*param, value); });
   } else {
-    at::Tensor whole = at::zeros({region.layout.total(unit.layout.ranks)}, options);
+    at::Tensor whole = at::zeros({region.spec.total()}, options);
     for (const UnitParam* param : params) first_values(*param, whole);
     if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
-      engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name).wait();
+      engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name()).wait();
     region.shard = whole;
-    if (unit.layout.ranks > 1) {
+    if (unit.ranks() > 1) {
       region.shard = new_shard(region, shared);
       region.shard.copy_(whole.narrow(0, engine_->mesh.row.rank() * n, n));
     }
@@ -143,7 +144,7 @@ void Sharding::make_shard(UnitRegion& region) {
   region.shard = watched(region.shard);
   region.version = region.shard._version();
   paths_->choose(region, shared);
-  if (region.in_place)
+  if (region.spec.in_place())
     region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
         region.parameter_tag.point(region.shard.mutable_data_ptr(), world_.device()));
 }
@@ -151,7 +152,7 @@ void Sharding::make_shard(UnitRegion& region) {
 // From here on the module's tensor is a view of what is gathered, and has no memory of its own.
 void Sharding::move_into(UnitParam& param) {
   UnitRegion& region = param.region();
-  const auto options = at::TensorOptions().dtype(region.compute).device(world_.device());
+  const auto options = at::TensorOptions().dtype(region.compute()).device(world_.device());
   const auto over = [&](const c10::Storage& storage) {
     at::Tensor view = at::empty({0}, options);
     c10::TensorImpl& impl = *view.unsafeGetTensorImpl();
@@ -165,9 +166,9 @@ void Sharding::move_into(UnitParam& param) {
                              sharded_message(param.names.front()));
   param.trap =
       over(make_poison(nullptr, world_.device(), region.storage.nbytes(), trap_message(param.names.front())));
-  if (!region.in_place) param.attach(param.poison, region.compute);
+  if (!region.spec.in_place()) param.attach(param.poison, region.compute());
   const ShardRange range =
-      param.unit->layout.range(param.place, param.unit->layout.ranks > 1 ? engine_->mesh.row.rank() : 0);
+      param.unit->spec.layout.range(param.place, engine_->mesh.shard_index(param.unit->ranks()));
   param.slice = region.shard.narrow(0, range.in_shard, range.size).detach();
   param.slice.set_requires_grad(param.requires_grad);
 }
@@ -204,8 +205,8 @@ void Sharding::replay() {
 // This rank's part of a parameter whose whole value is there for a moment.
 void Sharding::keep_slice(UnitParam& param, const at::Tensor& value) {
   const UnitRegion& region = param.region();
-  const UnitLayout& layout = param.unit->layout;
-  const ShardRange own = layout.range(param.place, layout.ranks > 1 ? engine_->mesh.row.rank() : 0);
+  const UnitLayout& layout = param.unit->spec.layout;
+  const ShardRange own = layout.range(param.place, engine_->mesh.shard_index(layout.ranks));
   if (own.size == 0) return;
   const at::Tensor flat = at::empty({param.place.numel}, value.options());
   raw_view(flat, 0, param.place.param.shape, param.strides).copy_(value);

@@ -38,8 +38,7 @@ class Walk {
     return {.id = place->second,
             .name = name,
             .shape = tensor.sizes().vec(),
-            .type = {.code = static_cast<int16_t>(tensor.scalar_type()),
-                     .bytes = static_cast<int16_t>(tensor.element_size())},
+            .type = element_type(tensor.scalar_type()),
             .trainable = tensor.requires_grad()};
   }
 

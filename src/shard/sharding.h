@@ -39,8 +39,9 @@ class Sharding {
   void check_memory(const FoundParam& found) const;
   void bring_rest();
   std::shared_ptr<Unit> make_unit(const PlannedUnit& planned);
-  void choose_part(Unit& unit, const UnitOptions& own, bool whole);
-  void make_regions(Unit& unit, const Precision& precision);
+  UnitChoice choose(const PlannedUnit& planned);
+  void choose_part(UnitChoice& choice, const UnitOptions& own, const std::string& name, bool whole);
+  void make_regions(Unit& unit);
   void first_values(const UnitParam& param, const at::Tensor& whole) const;
   at::Tensor new_shard(const UnitRegion& region, at::Tensor& shared);
   void make_shard(UnitRegion& region);

@@ -28,9 +28,10 @@ class Coded final : public ReducePath {
 
 class AlongTree final : public ReducePath {
  public:
-  AlongTree(const Comm& ranks, const Comm* column) : ranks_(ranks) {
+  AlongTree(const Comm& ranks, const Comm* column, bool whole) : ranks_(ranks), whole_(whole) {
     if (column != nullptr) column_ = *column;
   }
+  bool shares_buffer() const override { return !whole_; }
   Work start(const at::Tensor& sum, const at::Tensor& buffer, const std::string& label) override {
     sum_along_tree(ranks_, as_reals(sum), as_reals(buffer), label);
     if (column_) sum_along_tree(*column_, as_reals(sum), as_reals(sum.clone()), label);
@@ -40,6 +41,7 @@ class AlongTree final : public ReducePath {
  private:
   Comm ranks_;
   std::optional<Comm> column_;
+  bool whole_;
 };
 
 }  // namespace
@@ -47,8 +49,11 @@ class AlongTree final : public ReducePath {
 ReducePathPtr reduce_through_codec(const Comm& row, ReduceOp op, std::shared_ptr<const Codec> codec) {
   return std::make_unique<Coded>(row, op, std::move(codec));
 }
-ReducePathPtr reduce_along_tree(const Comm& ranks, const Comm* column) {
-  return std::make_unique<AlongTree>(ranks, column);
+ReducePathPtr reduce_along_tree(const Comm& row, const Comm* column) {
+  return std::make_unique<AlongTree>(row, column, /*whole=*/false);
+}
+ReducePathPtr reduce_whole_along_tree(const Comm& all) {
+  return std::make_unique<AlongTree>(all, nullptr, /*whole=*/true);
 }
 
 }  // namespace fsdp::detail

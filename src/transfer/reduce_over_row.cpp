@@ -10,6 +10,7 @@ namespace {
 
 class Alone final : public ReducePath {
  public:
+  bool alone() const override { return true; }
   bool in_buffer() const override { return true; }
   Work start(const at::Tensor& /*sum*/, const at::Tensor& /*buffer*/, const std::string& /*label*/) override {
     return {};

@@ -17,8 +17,12 @@ class ReducePath {
  public:
   virtual ~ReducePath() = default;
 
+  // There is nobody to reduce with: gradients may stay where autograd put them.
+  virtual bool alone() const { return false; }
   // The sum comes to lie in the buffer: the region is whole on every rank, or there is one rank.
   virtual bool in_buffer() const { return false; }
+  // The buffer lies at a planned place, in memory that the ranks of the row share.
+  virtual bool shares_buffer() const { return !in_buffer(); }
   // Starts to reduce `buffer` [total], which nobody may write to before the work is done; `sum` [shard_numel]
   // gets this rank's part of the sum, or average, over the ranks. Both in the reduce dtype; where
   // in_buffer(), they are one tensor. Collective.
@@ -39,9 +43,10 @@ ReducePathPtr reduce_whole(const Comm& all, ReduceOp op);
 ReducePathPtr reduce_over_row(const Comm& row, ReduceOp op);
 // Along the tree of sums, on parts that `codec` made. Done when start() returns: decoding needs all parts.
 ReducePathPtr reduce_through_codec(const Comm& row, ReduceOp op, std::shared_ptr<const Codec> codec);
-// Sums along the tree of sums, over `ranks` and then over `column`, which may be null: Note [Reproducible].
-// Done when start() returns.
-ReducePathPtr reduce_along_tree(const Comm& ranks, const Comm* column);
+// Sums along the tree of sums: Note [Reproducible]. Over the row and then over `column`, which may be null,
+// or over all ranks for a region that is whole on every rank. Done when start() returns.
+ReducePathPtr reduce_along_tree(const Comm& row, const Comm* column);
+ReducePathPtr reduce_whole_along_tree(const Comm& all);
 // What `inside_row` leaves is all-reduced over the column of the mesh.
 ReducePathPtr reduce_across_rows(const Comm& column, ReduceOp op, ReducePathPtr inside_row);
 

@@ -121,8 +121,8 @@ State train(const World& world, const std::string& learner, const fs::path* thro
     for (const auto& unit : detail::current(model.engine()).units)
       for (size_t i = 0; i < unit->regions.size(); ++i) {
         detail::UnitRegion& region = *unit->regions[i];
-        if (region.in_place) continue;
-        const std::string name = unit->name + "." + std::to_string(i);
+        if (region.spec.in_place()) continue;
+        const std::string name = unit->name() + "." + std::to_string(i);
         region.gather_path = std::make_unique<FileGather>(world, *through_files, name, region.shard);
         region.reduce_path = std::make_unique<FileReduce>(world, *through_files, name);
       }

@@ -89,7 +89,7 @@ TEST(ReshardGroups, WhatBackwardDoesNotReadIsNotKept) {
       auto loss = model(model.module().batch(world.rank()));
       kept.clear();
       for (const auto& unit : detail::current(model.engine()).units)
-        if (unit->kept_bytes() > 0) kept.push_back(unit->name);
+        if (unit->kept_bytes() > 0) kept.push_back(unit->name());
       loss.backward();
       model.zero_grad();
     }
