@@ -19,10 +19,11 @@ class AdamW : public torch::optim::AdamW {
   using torch::optim::AdamW::AdamW;
   // Keeps the moments in the dtype `moments`: bf16 (of fp32 parameters), with stochastic rounding, or the
   // parameters' own. The step is computed in the parameters' dtype. step() throws c10::Error for others.
-  AdamW(std::vector<torch::optim::OptimizerParamGroup> groups, AdamWOptions options, at::ScalarType moments)
-      : torch::optim::AdamW(std::move(groups), options), moments_(moments) {}
+  AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, AdamWOptions options,
+        at::ScalarType moments)
+      : torch::optim::AdamW(groups, std::move(options)), moments_(moments) {}
   AdamW(std::vector<at::Tensor> params, AdamWOptions options, at::ScalarType moments)
-      : torch::optim::AdamW(std::move(params), options), moments_(moments) {}
+      : torch::optim::AdamW(std::move(params), std::move(options)), moments_(moments) {}
   torch::Tensor step(LossClosure closure = nullptr) override;
 
  private:

@@ -54,7 +54,7 @@ WalkedModule walk_module(torch::nn::Module& module) {
 }
 
 std::string short_type(const torch::nn::Module& module) {
-  const std::string name = module.name();
+  const std::string& name = module.name();
   const size_t templates = name.find('<');
   const size_t colon = name.rfind("::", templates);
   return colon == std::string::npos ? name : name.substr(colon + 2);

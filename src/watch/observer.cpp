@@ -232,7 +232,7 @@ const std::vector<torch::Library>& recurrent_layers() {
   }();
   return registered;
 }
-[[maybe_unused]] const auto& kRecurrentLayers = recurrent_layers();
+[[maybe_unused]] const auto& registered_layers = recurrent_layers();
 
 TORCH_LIBRARY_IMPL(_, Fake, registry) {
   registry.fallback(torch::CppFunction::makeFromBoxedFunction<&on_operator>());

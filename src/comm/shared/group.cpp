@@ -119,7 +119,7 @@ WorkPtr SharedGroup::issue(RoundOpPtr op, int64_t elements, at::ScalarType type,
   return std::make_shared<CollectiveWork>(*this, std::move(op));
 }
 
-WorkPtr SharedGroup::message(const at::Tensor& tensor, int peer, bool sending, OpInfo info) {
+WorkPtr SharedGroup::message(const at::Tensor& tensor, int peer, bool sending, const OpInfo& info) {
   throw_if_faulted(context_of(info));
   return std::make_shared<MessageWork>(*this, messages_.post(tensor, peer, sending, info.label), info);
 }

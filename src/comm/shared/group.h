@@ -35,7 +35,7 @@ class SharedGroup {
   // `tensors`: what the operation reads and writes.
   WorkPtr issue(RoundOpPtr op, int64_t elements, at::ScalarType type, int argument, OpInfo info,
                 std::vector<at::Tensor> tensors);
-  WorkPtr message(const at::Tensor& tensor, int peer, bool sending, OpInfo info);
+  WorkPtr message(const at::Tensor& tensor, int peer, bool sending, const OpInfo& info);
   void run_now(const WorkPtr& work) { work->wait(info_.options.timeout, true); }
 
   void abort(std::string_view reason) { gate_.report(CommFault::aborted, info_.rank, reason); }
