@@ -109,7 +109,7 @@ struct ShardOptions {
   // After this many backwards, ranks compare replicated parameters (no_shard, replicate_below, rows of a
   // hybrid strategy) and throw if they differ, with rank and unit. In reproducible mode rank 0 also logs
   // state_hash(). 0: never.
-  int check_copies_every = 0;
+  int check_replicas_every = 0;
   std::optional<Reproducible> reproducible = {};
   std::shared_ptr<const Codec> gather_codec = {};  // of all-gathers; none: cast to `precision.param`
   std::shared_ptr<const Codec> reduce_codec = {};  // of reduce-scatters; none: cast to `precision.reduce`

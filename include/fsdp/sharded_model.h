@@ -104,6 +104,8 @@ class ShardedModel {
   FullParams full_params(bool write_back = false);
 
   MemoryStats memory_stats() const;
+  // With the moments of Adam, AdamW, SGD, RMSprop, Adagrad or fsdp::AdamW, but for the peak.
+  MemoryStats memory_stats(const torch::optim::Optimizer& optimizer) const;
   std::vector<OpStats> comm_stats() const;
   std::vector<UnitCounts> unit_counts() const;
   TrainingState training_state() const;

@@ -86,7 +86,7 @@ struct CapturedStep::State {
 // A step that cannot be replayed, or not by this recording.
 bool CapturedStep::State::usual(const std::vector<at::Tensor>& given) const {
   if (!possible || current(model.engine()).mode || !at::GradMode::is_enabled() || !model.is_training() ||
-      current(model.engine()).kept_back())
+      current(model.engine()).in_no_sync())
     return true;
   if (graph && (trained != trainable(current(model.engine())) || given.size() != inputs.size() ||
                 !std::equal(given.begin(), given.end(), inputs.begin(), same_kind)))
@@ -104,7 +104,7 @@ at::Tensor CapturedStep::State::run_usual(const std::vector<at::Tensor>& given, 
 
 void CapturedStep::State::record(const std::vector<at::Tensor>& given, const Forward& forward) {
   Engine& engine = current(model.engine());
-  engine.stand_aside();
+  engine.quiesce();
   for (const at::Tensor& one : given) inputs.push_back(one.clone());
   graph = make_device_graph(engine.world.device());
   graph->begin();
@@ -127,7 +127,7 @@ void CapturedStep::State::record(const std::vector<at::Tensor>& given, const For
 }
 
 at::Tensor CapturedStep::State::replay(const std::vector<at::Tensor>& given) {
-  current(model.engine()).stand_aside();
+  current(model.engine()).quiesce();
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < given.size(); ++i) inputs[i].copy_(given[i], /*non_blocking=*/true);
   graph->replay();

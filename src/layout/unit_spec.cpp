@@ -27,8 +27,8 @@ UnitLayout cut(const UnitDecl& unit, const UnitChoice& choice) {
 UnitSpec make_unit_spec(const UnitDecl& unit, const UnitChoice& choice) {
   UnitSpec spec{.layout = cut(unit, choice),
                 .regions = {},
-                .keep = choice.keep,
-                .part_ranks = choice.part_ranks,
+                .stays_gathered = choice.stays_gathered,
+                .reshard_group = choice.reshard_group,
                 .average = choice.average};
   for (const RegionLayout& layout : spec.layout.regions) {
     RegionSpec region{.layout = layout, .ranks = choice.ranks};
@@ -37,7 +37,7 @@ UnitSpec make_unit_spec(const UnitDecl& unit, const UnitChoice& choice) {
     region.compute = floating ? choice.compute.value_or(region.master) : region.master;
     region.reduce = floating ? choice.reduce.value_or(region.master) : region.master;
     region.gradient = choice.keep_low_precision_grads ? region.reduce : region.master;
-    region.shared_shards = choice.may_share && choice.ranks > 1 && choice.part_ranks == 0 &&
+    region.shared_shards = choice.may_share && choice.ranks > 1 && choice.reshard_group == 0 &&
                            region.compute == region.master && layout.shard_numel > 0;
     spec.regions.push_back(region);
   }

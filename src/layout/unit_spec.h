@@ -16,10 +16,10 @@ struct UnitChoice {
   // Of floating-point parameters; empty: as the one before, `master` as the module has them.
   std::optional<ElementType> master, compute, reduce;
   bool keep_low_precision_grads = false;
-  bool keep = false;       // from forward to backward
-  int part_ranks = 0;      // that keep it between them from forward to backward; 0: none
-  bool may_share = false;  // ranks can read each other's shards where they lie
-  bool average = true;     // gradients over the ranks; false: their sum
+  bool stays_gathered = false;  // from forward to backward
+  int reshard_group = 0;        // that keep it between them from forward to backward; 0: none
+  bool may_share = false;       // ranks can read each other's shards where they lie
+  bool average = true;          // gradients over the ranks; false: their sum
 };
 
 // A region in the types it is kept and moved in.
@@ -44,8 +44,8 @@ struct RegionSpec {
 struct UnitSpec {
   UnitLayout layout;
   std::vector<RegionSpec> regions;  // one per region of the layout
-  bool keep = false;
-  int part_ranks = 0;
+  bool stays_gathered = false;
+  int reshard_group = 0;
   bool average = true;
 
   int64_t shard_bytes() const { return sum(&RegionSpec::shard_bytes); }

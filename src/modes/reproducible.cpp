@@ -36,10 +36,10 @@ void check_options(const Reproducible& options, const World& world, const ShardO
                   options.microbatches % world.size() == 0,
               "fsdp: reproducible: ", options.microbatches, " microbatches on ", world.size(),
               " ranks; both must be powers of two, and every rank must get as many as the others");
-  TORCH_CHECK(
-      !all.sync_batchnorm,
-      "fsdp: reproducible: sync_batchnorm takes statistics over the ranks of a round, which depend on how "
-      "many there are");
+  TORCH_CHECK(!all.sync_batchnorm,
+              "fsdp: reproducible: sync_batchnorm takes statistics over the ranks of one backward, which "
+              "depend on how "
+              "many there are");
   TORCH_CHECK(!all.gather_codec && !all.reduce_codec,
               "fsdp: reproducible: a codec may round by shard, which depends on the number of ranks");
   TORCH_CHECK(options.threads > 0, "fsdp: reproducible: ", options.threads, " threads");
@@ -89,19 +89,19 @@ void Reproduction::before_forward() {
 }
 
 void Reproduction::add(const UnitRegion& region, const at::Tensor& sum) {
-  at::Tensor& round = sums_[&region].round;
-  round = sum_of(round, sum);
+  at::Tensor& now = sums_[&region].now;
+  now = sum_of(now, sum);
 }
 
-bool Reproduction::end_round(const Units& units, const Take& take) {
+bool Reproduction::end_backward(const Units& units, const Take& take) {
   const bool last = done() + ranks_ == options_.microbatches;
   for (const auto& unit : units) {
     for (const auto& region : unit->regions) {
       if (!region->spec.layout.trainable) continue;
       Sums& sums = sums_[region.get()];
-      at::Tensor sum = std::exchange(sums.round, at::Tensor());
+      at::Tensor sum = std::exchange(sums.now, at::Tensor());
       size_t level = 0;
-      for (int k = round_; (k & 1) != 0; k >>= 1, ++level)
+      for (int k = backwards_; (k & 1) != 0; k >>= 1, ++level)
         sum = sum_of(std::exchange(sums.partials[level], at::Tensor()), sum);
       if (!last) {
         if (sums.partials.size() <= level) sums.partials.resize(level + 1);
@@ -112,19 +112,19 @@ bool Reproduction::end_round(const Units& units, const Take& take) {
     }
   }
   forwards_ = 0;
-  round_ = last ? 0 : round_ + 1;
+  backwards_ = last ? 0 : backwards_ + 1;
   if (last) ++step;
   return last;
 }
 
-void Reproduction::drop_round() {
+void Reproduction::drop_backward() {
   forwards_ = 0;
-  for (auto& [region, sums] : sums_) sums.round = at::Tensor();
+  for (auto& [region, sums] : sums_) sums.now = at::Tensor();
 }
 
 void Reproduction::restart(const Units& units) {
-  drop_round();
-  round_ = 0;
+  drop_backward();
+  backwards_ = 0;
   sums_.clear();
   for (const auto& unit : units)
     for (const auto& param : unit->params) param->gradient.somewhere = false;
@@ -143,7 +143,7 @@ int64_t Reproduction::held_bytes() const {
     if (sum.defined()) bytes += static_cast<int64_t>(sum.nbytes());
   };
   for (const auto& [region, sums] : sums_) {
-    count(sums.round);
+    count(sums.now);
     for (const at::Tensor& partial : sums.partials) count(partial);
   }
   return bytes;

@@ -13,12 +13,12 @@
 namespace fsdp::detail {
 
 // Note [Reproducible]
-// A step is V microbatches; microbatch i runs on rank i mod W, in round i / W. Gradients are summed along one
-// binary tree over i: its low levels over the ranks of a round, in the reduce, its high levels over the
-// rounds, where finished subtrees wait as partial sums until their neighbour is there. V and W are powers of
-// two, so the tree is the same for every W. Random numbers are keyed by step and microbatch. Regions are
-// padded for V ranks, so that V equal segments are the same elements on any number of ranks: norms and hashes
-// are taken segment by segment, and put together in their order.
+// A step is V microbatches; microbatch i runs on rank i mod W, in backward i / W. Gradients are summed along
+// one binary tree over i: its low levels over the ranks of a backward, in the reduce, its high levels over
+// the backwards, where finished subtrees wait as partial sums until their neighbour is there. V and W are
+// powers of two, so the tree is the same for every W. Random numbers are keyed by step and microbatch.
+// Regions are padded for V ranks, so that V equal segments are the same elements on any number of ranks:
+// norms and hashes are taken segment by segment, and put together in their order.
 class Reproduction final : public StepMode {
  public:
   // Throws c10::Error when options or module do not allow it.
@@ -31,8 +31,8 @@ class Reproduction final : public StepMode {
   // Seeds the generators.
   void before_forward() override;
   void add(const UnitRegion& region, const at::Tensor& sum) override;
-  bool end_round(const Units& units, const Take& take) override;
-  void drop_round() override;
+  bool end_backward(const Units& units, const Take& take) override;
+  void drop_backward() override;
   void restart(const Units& units) override;
   void check_write() const override;
   int64_t held_bytes() const override;
@@ -42,21 +42,21 @@ class Reproduction final : public StepMode {
 
  private:
   struct Sums {
-    at::Tensor round;                  // [shard_numel] of this round
-    std::vector<at::Tensor> partials;  // of earlier rounds, by level of the tree
+    at::Tensor now;                    // [shard_numel] of this backward
+    std::vector<at::Tensor> partials;  // of earlier backwards, by level of the tree
   };
 
   template <class Value>
   std::vector<double> over_segments(const Units& units, Mesh& mesh, Value value) const;
   // Microbatches of this step that are done, over all ranks.
-  int done() const { return round_ * ranks_; }
+  int done() const { return backwards_ * ranks_; }
 
   Reproducible options_;
   c10::Device device_;
   int rank_, ranks_;
   bool average_;
-  int round_ = 0;
-  int64_t forwards_ = 0;  // of this round
+  int backwards_ = 0;
+  int64_t forwards_ = 0;  // of this backward
   std::map<const UnitRegion*, Sums> sums_;
 };
 

@@ -59,7 +59,7 @@ void describe_unit(std::ostream& out, const detail::Unit& unit, const detail::Me
                 ? std::string(" gathered as ") + c10::toString(region->compute())
                 : "");
   out << (unit.ranks() == 1 ? ", whole on every rank" : "")
-      << (unit.spec.keep && unit.ranks() > 1 ? ", kept from forward to backward" : "") << "\n";
+      << (unit.spec.stays_gathered && unit.ranks() > 1 ? ", kept from forward to backward" : "") << "\n";
   for (const auto& param : unit.params) {
     const detail::ShardRange own = unit.spec.layout.range(param->place, mesh.shard_index(unit.ranks()));
     out << "    " << param->names.front() << " " << shape_text(param->place.param.shape);

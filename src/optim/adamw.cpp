@@ -95,10 +95,10 @@ class NarrowRun {
     if (params_.empty()) return;
     const size_t kinds = options_.amsgrad() ? 3 : 2;
     std::array<at::Tensor, 3> wide;
-    for (size_t i = 0; i < kinds; ++i) wide[i] = together(moments_[i]);
+    for (size_t i = 0; i < kinds; ++i) wide[i] = joined(moments_[i]);
     Batch batch;
-    batch.params = {together(params_)};
-    batch.grads = {together(grads_)};
+    batch.params = {joined(params_)};
+    batch.grads = {joined(grads_)};
     batch.averages = {wide[0]};
     batch.squares = {wide[1]};
     if (kinds == 3) batch.maxima = {wide[2]};
@@ -116,7 +116,7 @@ class NarrowRun {
     for (const at::Tensor& piece : pieces) sizes.push_back(piece.numel());
     return flat.split_with_sizes(sizes);
   }
-  at::Tensor together(const std::vector<at::Tensor>& pieces) const {
+  at::Tensor joined(const std::vector<at::Tensor>& pieces) const {
     const at::Tensor flat = at::empty({pending_}, pieces.front().options().dtype(at::kFloat));
     std::vector<at::Tensor> places = split(flat, pieces);
     at::_foreach_copy_(places, pieces);

@@ -49,8 +49,8 @@ at::Tensor norms_over_ranks(Model& model, double p, PartOf part_of, const char* 
   at::Tensor all = at::empty({row.size() * mine.numel()}, mine.options());
   row.all_gather(all, mine, label).wait();
   all = all.view({row.size(), -1});
-  const at::Tensor together = std::isinf(p) ? all.amax(0) : all.pow(p).sum(0).pow(1.0 / p);
-  return at::where(sharded_ones(model), together, mine);
+  const at::Tensor over_ranks = std::isinf(p) ? all.amax(0) : all.pow(p).sum(0).pow(1.0 / p);
+  return at::where(sharded_ones(model), over_ranks, mine);
 }
 
 }  // namespace

@@ -71,11 +71,11 @@ class SlotModel {
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (!slots_[i]) continue;
       taken.push_back({slots_[i]->offset, units_[i].slot_bytes, static_cast<UnitId>(i)});
-      if (!units_[i].keep) ++counted;
+      if (!units_[i].stays_gathered) ++counted;
     }
     const std::string wrong = conflict({step.offset, units_[unit].slot_bytes}, taken, arena_bytes_);
     if (!wrong.empty()) return wrong;
-    if (max_slots_ > 0 && !units_[unit].keep && counted >= max_slots_) return "all slots are taken";
+    if (max_slots_ > 0 && !units_[unit].stays_gathered && counted >= max_slots_) return "all slots are taken";
     slots_[unit] = Slot{.offset = step.offset};
     return "";
   }

@@ -45,7 +45,7 @@ std::vector<Hold> holds(const std::vector<Access>& runs, const std::vector<UnitN
   std::vector<Hold> all(units.size());
   for (size_t p = 0; p < runs.size(); ++p) {
     const auto unit = static_cast<size_t>(runs[p].unit);
-    if (!units.at(unit).keep) continue;
+    if (!units.at(unit).stays_gathered) continue;
     Hold& hold = all[unit];
     if (runs[p].phase == Phase::backward)
       hold.last = static_cast<int32_t>(p);

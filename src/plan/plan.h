@@ -24,8 +24,8 @@ struct Access {
 
 struct UnitNeed {
   int64_t slot_bytes = 0;
-  bool keep = false;         // stays gathered from forward to backward (reshard_after_forward = false)
-  int64_t buffer_bytes = 0;  // of its gradients, in the gradient arena; 0: they have other memory
+  bool stays_gathered = false;  // stays gathered from forward to backward (reshard_after_forward = false)
+  int64_t buffer_bytes = 0;     // of its gradients, in the gradient arena; 0: they have other memory
 };
 
 struct PlanOptions {

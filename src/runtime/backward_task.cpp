@@ -75,15 +75,16 @@ void Engine::finish_task() {
     for (const auto& check : after_backward) check(*this);
   if (schedule_.following() && !schedule_.at_end()) return;
   release_as_planned();
-  drop_parts();
+  drop_saved();
   end_readings();
 }
 
 // A barrier, where claiming every unit would do: ranks that came here by different ways are told so.
 void Engine::end_readings() {
-  if (std::none_of(units.begin(), units.end(), [](const auto& unit) { return unit->lent; })) return;
+  if (std::none_of(units.begin(), units.end(), [](const auto& unit) { return unit->peers_may_read; })) return;
   mesh.row.barrier("shards are not read");
-  for (const auto& unit : units) unit->lent = unit->lent && unit->slot.state != UnitState::sharded;
+  for (const auto& unit : units)
+    unit->peers_may_read = unit->peers_may_read && unit->slot.state != UnitState::sharded;
 }
 
 }  // namespace fsdp::detail

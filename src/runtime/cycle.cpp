@@ -8,7 +8,7 @@ void Engine::begin_cycle(Mode mode) {
   const bool waiting = in_cycle_ && mode_ == Mode::train && !backward_seen_ && schedule_.current() != nullptr;
   if (mode == Mode::eval && waiting) {
     schedule_.spoil();
-    aside_ = true;
+    eval_inside_cycle_ = true;
     return;
   }
   if (mode == Mode::train && waiting && !schedule_.spoilt()) return;
@@ -22,9 +22,9 @@ void Engine::begin_cycle(Mode mode) {
 
 void Engine::end_cycle() {
   if (!std::exchange(in_cycle_, false)) return;
-  executor_.keep_parts(false);
+  executor_.expect_backward(false);
   executor_.release_all();
-  drop_parts();
+  drop_saved();
   if (mode_ == Mode::train && !(backward_seen_ && synced_)) return;
   if (schedule_.worth_planning())
     adopt_plan();
@@ -36,7 +36,7 @@ void Engine::adopt_plan() {
   std::vector<UnitNeed> needs;
   for (const auto& unit : units)
     needs.push_back({.slot_bytes = unit->arena_bytes(),
-                     .keep = unit->spec.keep,
+                     .stays_gathered = unit->spec.stays_gathered,
                      .buffer_bytes = unit->planned_buffer_bytes()});
   schedule_.leave_plan();
   plans_.add(kind(), schedule_.recorded(), needs, {.max_slots = options.limit_all_gathers});
@@ -50,8 +50,8 @@ void Engine::adopt_plan() {
   note_memory();
 }
 
-void Engine::drop_parts() {
-  for (const auto& unit : units) executor_.drop_part(*unit);
+void Engine::drop_saved() {
+  for (const auto& unit : units) executor_.drop_saved(*unit);
 }
 
 // The first reader after an optimizer's step must find new values, and a backward that began before it must
@@ -61,7 +61,7 @@ void Engine::notice_writes() {
     if (!unit->stale()) continue;
     if (mode) mode->check_write();
     if (unit->pins == 0) executor_.release(*unit);
-    executor_.drop_part(*unit);
+    executor_.drop_saved(*unit);
     unit->note_written();
   }
 }
@@ -88,12 +88,12 @@ void Engine::follow_requires_grad() {
   for (const UnitParam* param : params) trained_.push_back(param->requires_grad);
 }
 
-void Engine::keep_back(bool on) {
+void Engine::set_no_sync(bool on) {
   TORCH_CHECK(
       !on || !mode,
       "fsdp: reproducible: no_sync() would change the order of sums; call backward() for each microbatch");
-  kept_back_ += on ? 1 : -1;
-  gradients_.sync = kept_back_ == 0;
+  no_sync_scopes_ += on ? 1 : -1;
+  gradients_.sync = no_sync_scopes_ == 0;
 }
 
 void Engine::forget_gradients() {

@@ -49,7 +49,7 @@ void Engine::start() {
   const bool sharded =
       std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->ranks() > 1; });
   executor_.share(sharded && !options.gather_codec ? &mesh.row : nullptr);
-  for (const auto& unit : units) unit->slot.outside = sharded && unit->ranks() == 1;
+  for (const auto& unit : units) unit->slot.is_private = sharded && unit->ranks() == 1;
   for (UnitParam* param : params) watch(*param);
   gradients_.start();
   executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
@@ -69,8 +69,8 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     if (at::GradMode::is_enabled() && std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
     begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
-    executor_.keep_parts(mode_ == Mode::train && !aside_);
-    if (mode && mode_ == Mode::train && !aside_) {
+    executor_.expect_backward(mode_ == Mode::train && !eval_inside_cycle_);
+    if (mode && mode_ == Mode::train && !eval_inside_cycle_) {
       gradients_.at_forward();
       mode->before_forward();
     }
@@ -86,10 +86,10 @@ void Engine::leave() {
   const bool failed = std::exchange(call_failed_, false);
   if (--depth_ > 0 || graph_task() != -1) return;
   if (failed) return leave_failed();
-  if (mode_ == Mode::train && !aside_) return;
-  aside_ = false;
+  if (mode_ == Mode::train && !eval_inside_cycle_) return;
+  eval_inside_cycle_ = false;
   state_ = mode_ == Mode::eval ? TrainingState::idle : state_;
-  executor_.keep_parts(false);
+  executor_.expect_backward(false);
   release_as_planned();
   end_readings();
 }
@@ -108,10 +108,10 @@ void Engine::fail_call(const std::exception& error) {
 
 void Engine::leave_failed() {
   schedule_.spoil();
-  aside_ = false;
+  eval_inside_cycle_ = false;
   state_ = TrainingState::idle;
   owes_end_ = true;
-  executor_.keep_parts(false);
+  executor_.expect_backward(false);
   executor_.release_gathered();
 }
 
@@ -131,7 +131,7 @@ void Engine::before_write(Unit& unit) {
   const std::lock_guard lock(mutex);
   try {
     const Quiet quiet;
-    if (unit.lent) {
+    if (unit.peers_may_read) {
       executor_.release_all();
       for (const auto& one : units) one->claim_shards();
     }
@@ -145,12 +145,12 @@ void Engine::before_write(Unit& unit) {
 }
 
 void Engine::check_write(const Unit& unit) const {
-  TORCH_CHECK(!unit.lent, "fsdp: the parameters of unit '", unit.name(),
+  TORCH_CHECK(!unit.peers_may_read, "fsdp: the parameters of unit '", unit.name(),
               "' are written while this operator, one around it or a use() scope reads them; other ranks may "
               "read them too. Write outside of it, or clone() what is read.");
 }
 
-void Engine::stand_aside() {
+void Engine::quiesce() {
   TORCH_CHECK(state_ != TrainingState::summon_full_params && depth_ == 0,
               "fsdp: a captured step inside full_params() or a call of the model");
   end_failed_call();
@@ -169,12 +169,12 @@ std::vector<at::Tensor> Engine::step_memory() const {
 }
 
 void Engine::absorb(Engine& inner) {
-  inner.executor_.keep_parts(false);
+  inner.executor_.expect_backward(false);
   inner.executor_.release_all();
-  for (const auto& unit : inner.units) inner.executor_.drop_part(*unit);
+  for (const auto& unit : inner.units) inner.executor_.drop_saved(*unit);
   inner.executor_.reserve(0);
-  kept_back_ += inner.kept_back_;
-  gradients_.sync = kept_back_ == 0;
+  no_sync_scopes_ += inner.no_sync_scopes_;
+  gradients_.sync = no_sync_scopes_ == 0;
   for (auto& unit : inner.units) {
     units.push_back(std::move(unit));
   }

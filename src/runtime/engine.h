@@ -38,9 +38,9 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void close_full_params(int scope);
 
   // --- from captured steps, see Note [Captured steps]
-  bool kept_back() const { return kept_back_ > 0; }
+  bool in_no_sync() const { return no_sync_scopes_ > 0; }
   // Nothing of this model is gathered, no cycle goes on, and the current stream is ordered behind its work.
-  void stand_aside();
+  void quiesce();
   // Gradients are accumulated on the current stream from now on.
   void make_accumulators_anew();
   // What a step works in besides what it allocates.
@@ -73,7 +73,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   // Takes over the units of a model that is part of this one.
   void absorb(Engine& inner);
   // Gradients stay on this rank until it was called with false as often as with true.
-  void keep_back(bool on);
+  void set_no_sync(bool on);
   void forget_gradients();
 
   TrainingState training_state() const { return state_; }
@@ -103,7 +103,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void end_task(int task);
   void finish_task();
   void drop_failed_task();
-  void drop_parts();
+  void drop_saved();
   void end_readings();
   void check_module() const;
   void follow_requires_grad();
@@ -127,11 +127,11 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   bool in_cycle_ = false;
   bool backward_seen_ = false;
   bool synced_ = true;              // every backward of the cycle was reduced
-  int kept_back_ = 0;               // no_sync() scopes that live
+  int no_sync_scopes_ = 0;          // no_sync() scopes that live
   int depth_ = 0;                   // calls of the model in progress
   int task_ = -1;                   // the backward in progress
   std::weak_ptr<bool> task_alive_;  // autograd has it still
-  bool aside_ = false;              // an evaluation between forward and backward: not part of the cycle
+  bool eval_inside_cycle_ = false;  // an evaluation between forward and backward: not part of the cycle
   bool call_failed_ = false;        // an exception leaves the call in progress
   bool owes_end_ = false;           // a call failed, and what ends one with the other ranks was not done
   bool first_batch_ = true;

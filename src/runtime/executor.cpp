@@ -17,7 +17,7 @@ int64_t Executor::first_estimate(const std::vector<std::shared_ptr<Unit>>& units
   std::vector<int64_t> passing;
   int64_t kept = 0;
   for (const auto& unit : units) {
-    if (unit->spec.keep)
+    if (unit->spec.stays_gathered)
       kept += unit->arena_bytes();
     else
       passing.push_back(unit->arena_bytes());
@@ -95,7 +95,7 @@ bool Executor::change_over(const std::vector<Place>& expected,
     const bool stays = std::any_of(expected.begin(), expected.end(), [&](const Place& one) {
       return one.first == unit->id && (unit->slot.offset < 0 || one.second == unit->slot.offset);
     });
-    if (stays || unit->slot.outside || unit->pins > 0) continue;
+    if (stays || unit->slot.is_private || unit->pins > 0) continue;
     release(*unit);
   }
   return std::all_of(expected.begin(), expected.end(), [&](const Place& one) {
@@ -104,10 +104,10 @@ bool Executor::change_over(const std::vector<Place>& expected,
   });
 }
 
-std::vector<Instruction> Executor::demand(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units) {
+std::vector<Instruction> Executor::gather_now(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units) {
   if (unit.in_place()) return {};
   std::vector<Instruction> steps;
-  if (unit.slot.state == UnitState::sharded && unit.slot.outside) {
+  if (unit.slot.state == UnitState::sharded && unit.slot.is_private) {
     gather(unit, -1);
   } else if (unit.slot.state == UnitState::sharded) {
     steps = make_readable(unit.id, unit.spec.slot_bytes(), slots());
@@ -124,7 +124,7 @@ std::vector<Instruction> Executor::demand(Unit& unit, const std::vector<std::sha
 Slots Executor::slots() const {
   Slots slots{.residents = {}, .arena_bytes = arena_bytes(), .max_slots = max_slots_};
   for (const Unit* unit : resident_) {
-    const bool passing = !unit->spec.keep && !unit->slot.outside;
+    const bool passing = !unit->spec.stays_gathered && !unit->slot.is_private;
     slots.residents.push_back({.unit = unit->id,
                                .offset = unit->slot.offset,
                                .bytes = unit->spec.slot_bytes(),
@@ -142,23 +142,24 @@ void Executor::warn_of_overflow(int64_t bytes) {
 }
 
 // Keeps a part of what is in the slot, where a backward will follow.
-void Executor::keep_part(Unit& unit) {
-  if (!keeps_parts_ || !unit.read_backward || unit.slot.state != UnitState::gathered || !unit.can_keep())
+void Executor::save_for_backward(Unit& unit) {
+  if (!expects_backward_ || !unit.read_backward || unit.slot.state != UnitState::gathered ||
+      !unit.saves_for_backward())
     return;
   unit.slot.readers.wait_for_others();
-  for (const auto& region : unit.regions) region->gather_path->keep();
+  for (const auto& region : unit.regions) region->gather_path->save();
   readers_.join();
 }
 
-void Executor::drop_part(Unit& unit) {
-  for (const auto& region : unit.regions) region->gather_path->drop_kept();
+void Executor::drop_saved(Unit& unit) {
+  for (const auto& region : unit.regions) region->gather_path->drop_saved();
 }
 
 void Executor::gather(Unit& unit, int64_t offset) {
   const Quiet quiet;
-  const bool kept = phase_ == Phase::backward && unit.kept_bytes() > 0;
-  const GatherFrom from = kept ? GatherFrom::part : GatherFrom::row;
-  const bool own = unit.slot.outside || unit.needs_own_slot(from);
+  const bool kept = phase_ == Phase::backward && unit.saved_bytes() > 0;
+  const GatherFrom from = kept ? GatherFrom::reshard_group : GatherFrom::row;
+  const bool own = unit.slot.is_private || unit.needs_own_slot(from);
   const int64_t place = own ? -1 : offset;
   at::Tensor memory = arena_;
   if (place < 0 && unit.spec.slot_bytes() > 0)
@@ -167,7 +168,7 @@ void Executor::gather(Unit& unit, int64_t offset) {
   carve_slots(unit, memory, std::max(place, int64_t{0}));
   unit.slot.offset = place;
   unit.slot.state = UnitState::gathering;
-  unit.lent = unit.lent || unit.lends();
+  unit.peers_may_read = unit.peers_may_read || unit.peers_read_shard();
   resident_.push_back(&unit);
   const std::string label = remark_.empty() ? unit.name() : unit.name() + ": " + remark_;
   for (const auto& region : unit.regions)
@@ -198,9 +199,9 @@ void Executor::release(Unit& unit) {
   FSDP_ASSERT(unit.pins == 0);
   const Quiet quiet;
   if (unit.last_read == Phase::forward)
-    keep_part(unit);
+    save_for_backward(unit);
   else
-    drop_part(unit);
+    drop_saved(unit);
   if (unit.slot.offset < 0) unit.slot.readers.wait_for_others();  // its memory goes back to the allocator
   unit.slot.readers.clear();
   for (const auto& region : unit.regions) {

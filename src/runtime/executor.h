@@ -29,8 +29,8 @@ class Executor {
 
   // Where the model is.
   void enter_phase(Phase phase) { phase_ = phase; }
-  // Whether a backward may come for which parts of units are kept. All ranks say the same.
-  void keep_parts(bool on) { keeps_parts_ = on; }
+  // Whether a backward may come, for which reshard groups save units. All ranks say the same.
+  void expect_backward(bool on) { expects_backward_ = on; }
   // The plan has come to its next moment: what it released while an operator held it goes now.
   void release_overdue();
   // Carries out one instruction of a plan. False, with nothing lost, when memory is not as the plan thought.
@@ -38,7 +38,7 @@ class Executor {
   // Has just `expected` gathered or on their way. False as above.
   bool change_over(const std::vector<Place>& expected, const std::vector<std::shared_ptr<Unit>>& units);
   // Makes `unit` readable now, in whatever memory there is. Returns what was done for it.
-  std::vector<Instruction> demand(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units);
+  std::vector<Instruction> gather_now(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units);
   // An operator reads `unit`, which is gathered: on another stream than before, maybe.
   void read(Unit& unit);
   void release(Unit& unit);
@@ -50,7 +50,7 @@ class Executor {
   // Gathers in flight go on without us, and nobody will read what they bring.
   void drop_gathers();
   // What is kept of `unit` for a backward is not needed.
-  void drop_part(Unit& unit);
+  void drop_saved(Unit& unit);
   // The current stream has waited for all that took part so far.
   void forget_streams() { readers_.clear(); }
   // Goes into the label of the next gather: ranks that went different ways read there how.
@@ -58,7 +58,7 @@ class Executor {
 
  private:
   void gather(Unit& unit, int64_t offset);
-  void keep_part(Unit& unit);
+  void save_for_backward(Unit& unit);
   void use(Unit& unit);
   at::Tensor allocate(int64_t bytes) const;
   at::Tensor own_memory(int64_t bytes) const;
@@ -76,7 +76,7 @@ class Executor {
   std::vector<Unit*> resident_;  // gathering or gathered, least recently demanded first
   StreamSet readers_;            // of any unit
   Phase phase_ = Phase::forward;
-  bool keeps_parts_ = false;
+  bool expects_backward_ = false;
   bool warned_ = false;
   std::string remark_;
 };

@@ -65,7 +65,7 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
   for (const auto& region : unit.regions) {
     at::Tensor whole =
         at::empty({here ? region->spec.layout.total(unit.ranks()) : 0}, region->shard.options());
-    unit.lent = unit.lent || region->gather_path->lends();
+    unit.peers_may_read = unit.peers_may_read || region->gather_path->peers_read_shard();
     if (!scope.options.rank0_only)
       region->gather_path->gather_master(whole, std::nullopt, unit.name());
     else if (mesh.in_world(0) == 0)  // the row of rank 0

@@ -64,7 +64,7 @@ void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scal
                         tag_of(sum) == nullptr;
   if (!as_it_is) {
     make(region);
-    region.gradient.shown = true;  // by the rounds of a step, at the last
+    region.gradient.shown = true;  // when the last backward of the step ends
     if (!sum.defined())
       region.gradient.shard.zero_();
     else
@@ -107,7 +107,7 @@ void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used) {
 }
 
 void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used) {
-  if (mode_ != nullptr) return reduce_for_round(region, used);
+  if (mode_ != nullptr) return reduce_for_mode(region, used);
   FSDP_ASSERT(!is_pending(region));
   const Unit& unit = *region.unit;
   ReducePath& path = *region.reduce_path;
@@ -133,7 +133,7 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
 }
 
 // The sum is for the mode to add up.
-void GradientShards::reduce_for_round(UnitRegion& region, const std::vector<bool>& used) {
+void GradientShards::reduce_for_mode(UnitRegion& region, const std::vector<bool>& used) {
   const Unit& unit = *region.unit;
   const at::Tensor buffer = std::exchange(region.gradient.buffer, at::Tensor());
   if (buffer.numel() > 0) {

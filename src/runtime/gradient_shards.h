@@ -68,7 +68,7 @@ class GradientShards {
   void cut(UnitRegion& region) const;
   void reduce_region(UnitRegion& region, const std::vector<bool>& used);
   bool is_pending(const UnitRegion& region) const;
-  void reduce_for_round(UnitRegion& region, const std::vector<bool>& used);
+  void reduce_for_mode(UnitRegion& region, const std::vector<bool>& used);
   static void finish(Pending& pending);
 
   const Mesh& mesh_;

@@ -162,7 +162,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
   if (surprised) schedule_.leave_plan_at_agreement();
   if (surprised || planned == nullptr) reduce_what_is_left(used);
   if (mode_ != nullptr)
-    end_round(used);
+    give_to_mode(used);
   else
     show(used);
   for_each_param([](UnitParam& param) { param.gradient.here = false; });
@@ -248,15 +248,15 @@ std::vector<bool> Gradients::used_now(const Instruction& planned, const Unit& un
   return used;
 }
 
-// Slices get their gradients with the last round of a step.
-void Gradients::end_round(const std::vector<int64_t>& used) {
+// Slices get their gradients with the last backward of a step.
+void Gradients::give_to_mode(const std::vector<int64_t>& used) {
   size_t next = 0;
   for_each_param(
       [&](UnitParam& param) { param.gradient.somewhere |= !used.empty() && used[next] > 0, ++next; });
   const auto take = [&](UnitRegion& region, const at::Tensor& sum, double scale) {
     shards_.take(region, sum, scale);
   };
-  if (!mode_->end_round(units_, take)) return;
+  if (!mode_->end_backward(units_, take)) return;
   for_each_param([&](UnitParam& param) {
     if (!std::exchange(param.gradient.somewhere, false)) return;
     TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),
@@ -284,7 +284,7 @@ void Gradients::abandon() {
   const Quiet quiet;
   copy_waiting();
   drop();
-  if (mode_ != nullptr) mode_->drop_round();
+  if (mode_ != nullptr) mode_->drop_backward();
   surprised_ = false;
   shards_.drop_pending();
   shards_.let_go(units_);

@@ -84,7 +84,7 @@ class Gradients {
 
   void check_finite(const UnitParam& param, const at::Tensor& gradient);
   void throw_not_finite();
-  void end_round(const std::vector<int64_t>& used);
+  void give_to_mode(const std::vector<int64_t>& used);
 
   Mesh& mesh_;
   StepMode* mode_;

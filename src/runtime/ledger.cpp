@@ -35,12 +35,12 @@ Ledger take_ledger(const Model& model, const Executor& executor, const Gradients
     for (const auto& region : unit->regions) {
       ledger[MemoryKind::shards] += static_cast<int64_t>(region->shard.nbytes());
       ledger[MemoryKind::gradient_shards] += gradient_bytes(*region);
-      ledger[MemoryKind::parts] += region->gather_path->kept_bytes();
+      ledger[MemoryKind::saved_for_backward] += region->gather_path->saved_bytes();
       ledger[MemoryKind::wires] += region->gather_path->wire_bytes();
     }
   }
   ledger[MemoryKind::slots] = executor.arena_bytes();
-  ledger[MemoryKind::slots_outside] = executor.overflow_bytes();
+  ledger[MemoryKind::private_slots] = executor.overflow_bytes();
   ledger[MemoryKind::buffers] = gradients.buffer_bytes();
   if (model.mode) ledger[MemoryKind::partial_sums] = model.mode->held_bytes();
   return ledger;
@@ -61,7 +61,7 @@ MemoryStats Engine::memory_stats() const {
   stats.gradient_bytes = now[MemoryKind::gradient_shards];
   stats.arena_bytes = now[MemoryKind::slots];
   stats.buffer_bytes = now[MemoryKind::buffers];
-  stats.overflow_bytes = now[MemoryKind::slots_outside] + now[MemoryKind::parts];
+  stats.overflow_bytes = now[MemoryKind::private_slots] + now[MemoryKind::saved_for_backward];
   stats.partial_sum_bytes = now[MemoryKind::partial_sums];
   stats.wire_bytes = now[MemoryKind::wires];
   stats.current_bytes = now.total();

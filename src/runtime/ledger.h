@@ -14,12 +14,12 @@ namespace fsdp::detail {
 enum class MemoryKind : uint8_t {
   shards,
   gradient_shards,
-  slots,          // the arena
-  slots_outside,  // of gathered units that are not in the arena
-  parts,          // what reshard groups keep for backward
-  buffers,        // gradients that are not reduced
-  partial_sums,   // of a step made of several backwards
-  wires,          // encoded shards on their way
+  slots,               // the arena
+  private_slots,       // of gathered units that are not in the arena
+  saved_for_backward,  // by reshard groups
+  buffers,             // gradients that are not reduced
+  partial_sums,        // of a step made of several backwards
+  wires,               // encoded shards on their way
 };
 constexpr size_t kMemoryKinds = 8;
 

@@ -69,19 +69,19 @@ Mesh make_mesh(const World& world, const ShardOptions& options, Comm all) {
   return {all, row, all.split(rows.place[rank], "column"), mine, rows.place};
 }
 
-Comm Mesh::part(int ranks) {
+Comm Mesh::reshard_group(int ranks) {
   TORCH_CHECK(ranks > 0 && row.size() % ranks == 0, "fsdp: reshard_group ", ranks, " does not divide the ",
               row.size(), " ranks that a unit is sharded over");
   if (ranks == row.size()) return row;
-  const auto known = parts.find(ranks);
-  if (known != parts.end()) return known->second;
-  return parts.emplace(ranks, row.split(row.rank() / ranks, "part of a row")).first->second;
+  const auto known = reshard_groups.find(ranks);
+  if (known != reshard_groups.end()) return known->second;
+  return reshard_groups.emplace(ranks, row.split(row.rank() / ranks, "part of a row")).first->second;
 }
 
 std::vector<Comm> Mesh::groups() const {
   std::vector<Comm> groups{all};
   if (column) groups.insert(groups.end(), {row, *column});
-  for (const auto& [ranks, part] : parts) groups.push_back(part);
+  for (const auto& [ranks, group] : reshard_groups) groups.push_back(group);
   groups.insert(groups.end(), adopted.begin(), adopted.end());
   return groups;
 }

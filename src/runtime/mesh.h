@@ -19,16 +19,16 @@ namespace fsdp::detail {
 // consecutive, so that sums over a row and then over the rows follow the tree of sums over all ranks. Without
 // a hybrid strategy there is one row: all.
 struct Mesh {
-  Comm all;                        // agreement, and parameters that are whole on every rank
-  Comm row;                        // the same group as `all` where there is one row
-  std::optional<Comm> column;      // none where there is one row
-  std::vector<int> row_ranks;      // the rank in the world of each rank of the row
-  std::vector<int> places;         // the rank in its row of each rank in the world
-  std::map<int, Comm> parts = {};  // of the row, by their size
-  std::vector<Comm> adopted = {};  // rows of models that became part of this one
+  Comm all;                                 // agreement, and parameters that are whole on every rank
+  Comm row;                                 // the same group as `all` where there is one row
+  std::optional<Comm> column;               // none where there is one row
+  std::vector<int> row_ranks;               // the rank in the world of each rank of the row
+  std::vector<int> places;                  // the rank in its row of each rank in the world
+  std::map<int, Comm> reshard_groups = {};  // parts of the row, by their size
+  std::vector<Comm> adopted = {};           // rows of models that became part of this one
 
-  // The part of the row with `ranks` ranks, this one among them. Collective.
-  Comm part(int ranks);
+  // The part of the row with `ranks` ranks, this one among them: Note [Reshard groups]. Collective.
+  Comm reshard_group(int ranks);
   // The rank in the world of a rank of this row.
   int in_world(int rank_in_row) const { return row_ranks[static_cast<size_t>(rank_in_row)]; }
   // Which shard of a unit is this rank's, where `ranks` hold it between them.

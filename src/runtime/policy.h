@@ -15,7 +15,7 @@ struct Policy {
   // Gradient shards that no reduce fills have their padding cleared.
   bool clears_padding = true;
   // Casts of whole shards run on a stream beside the user's.
-  bool casts_aside = false;
+  bool casts_on_side_stream = false;
   // Work is queued on streams, which may have to wait for each other.
   bool has_streams = false;
   // Random numbers come from a generator of the device, besides the CPU's.
@@ -34,7 +34,7 @@ inline Policy policy_of(c10::Device device) {
   return {.asks_ranks_every_step = host,
           .adopts_sums = !host,
           .clears_padding = host,
-          .casts_aside = !host,
+          .casts_on_side_stream = !host,
           .has_streams = !host,
           .has_generator = !host,
           .has_unordered_kernels = !host,

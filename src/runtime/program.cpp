@@ -8,8 +8,8 @@ void Engine::use(Unit& unit) {
   const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
   executor_.enter_phase(phase);
   if (unit.stale() && unit.slot.state != UnitState::sharded) executor_.renew(unit);
-  if (aside_) {
-    executor_.demand(unit, units);
+  if (eval_inside_cycle_) {
+    executor_.gather_now(unit, units);
     return;
   }
   if (phase == Phase::backward) enter_task();
@@ -17,12 +17,12 @@ void Engine::use(Unit& unit) {
   const Access access{unit.id, phase};
   const bool same_run = schedule_.current() != nullptr && *schedule_.current() == access;
   // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
-  if (!unit.slot.outside && !same_run)
+  if (!unit.slot.is_private && !same_run)
     go_on_to(unit, access);
   else if (unit.slot.state == UnitState::gathered)
     executor_.read(unit);
   else
-    executor_.demand(unit, units);
+    executor_.gather_now(unit, units);
 }
 
 void Engine::go_on_to(Unit& unit, Access access) {
@@ -37,7 +37,7 @@ void Engine::go_on_to(Unit& unit, Access access) {
   }
   schedule_.leave_plan();
   if (planned == nullptr && access.phase == Phase::backward) gradients_.at_boundary();
-  for (const Instruction& step : executor_.demand(unit, units)) schedule_.record(step);
+  for (const Instruction& step : executor_.gather_now(unit, units)) schedule_.record(step);
   if (expected != nullptr) mesh.row.share_order();
   note_memory();
 }

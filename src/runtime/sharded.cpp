@@ -55,9 +55,9 @@ Entry::~Entry() {
 }  // namespace detail
 
 NoSync::NoSync(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {
-  current(engine_).keep_back(true);
+  current(engine_).set_no_sync(true);
 }
-NoSync::~NoSync() { current(engine_).keep_back(false); }
+NoSync::~NoSync() { current(engine_).set_no_sync(false); }
 
 FullParams::FullParams(std::shared_ptr<detail::Engine> engine, const FullParamsOptions& options)
     : engine_(std::move(engine)), scope_(current(engine_).open_full_params(options)) {}

@@ -12,7 +12,7 @@
 
 namespace fsdp::detail {
 
-// What the runtime asks where the sums of several backwards, here rounds, make up the gradients of a step.
+// What the runtime asks where the sums of several backwards make up the gradients of a step.
 class StepMode {
  public:
   using Units = std::vector<std::shared_ptr<Unit>>;
@@ -20,14 +20,14 @@ class StepMode {
 
   // Before a forward of the training.
   virtual void before_forward() = 0;
-  // `sum` of one round's gradients of a region, or of a part of them.
+  // `sum` of this backward's gradients of a region, or of some of them.
   virtual void add(const UnitRegion& region, const at::Tensor& sum) = 0;
-  // Every gradient of the round was added. True: it was the last of the step, and `take` was given the total
-  // of every region (undefined: no rank had any) and what to multiply it by.
+  // Every gradient of the backward was added. True: it was the last of the step, and `take` was given the
+  // total of every region (undefined: no rank had any) and what to multiply it by.
   using Take = std::function<void(UnitRegion&, const at::Tensor& sum, double scale)>;
-  virtual bool end_round(const Units& units, const Take& take) = 0;
-  // A backward failed: what it left of this round is dropped, and the round starts again.
-  virtual void drop_round() = 0;
+  virtual bool end_backward(const Units& units, const Take& take) = 0;
+  // A backward failed: what it left is dropped, and it is to be done again.
+  virtual void drop_backward() = 0;
   // Gradients so far are dropped; the step starts again.
   virtual void restart(const Units& units) = 0;
   // Throws c10::Error where parameters may not be written now.

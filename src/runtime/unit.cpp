@@ -81,24 +81,24 @@ void Unit::unbind() {
 
 // See Note [Shared shards].
 void Unit::claim_shards() {
-  if (!lent || slot.state != UnitState::sharded) return;
+  if (!peers_may_read || slot.state != UnitState::sharded) return;
   for (const auto& region : regions) region->gather_path->claim(name());
-  lent = false;
+  peers_may_read = false;
 }
 
-bool Unit::lends() const {
+bool Unit::peers_read_shard() const {
   return std::any_of(regions.begin(), regions.end(),
-                     [](const auto& region) { return region->gather_path->lends(); });
+                     [](const auto& region) { return region->gather_path->peers_read_shard(); });
 }
 
-bool Unit::can_keep() const {
+bool Unit::saves_for_backward() const {
   return std::any_of(regions.begin(), regions.end(),
-                     [](const auto& region) { return region->gather_path->can_keep(); });
+                     [](const auto& region) { return region->gather_path->saves_for_backward(); });
 }
 
-int64_t Unit::kept_bytes() const {
+int64_t Unit::saved_bytes() const {
   int64_t bytes = 0;
-  for (const auto& region : regions) bytes += region->gather_path->kept_bytes();
+  for (const auto& region : regions) bytes += region->gather_path->saved_bytes();
   return bytes;
 }
 

@@ -116,13 +116,13 @@ struct UnitParam {
   at::Tensor view_of(const at::Tensor& flat) const;
 };
 
-// A unit's slot. Written by the executor alone, but for `outside`.
+// A unit's slot. Written by the executor alone, but for `is_private`.
 struct UnitSlot {
   explicit UnitSlot(c10::Device device) : readers(device) {}
 
-  bool outside = false;  // it is private memory, not part of the arena
+  bool is_private = false;  // in memory of this rank alone, not in the arena
   UnitState state = UnitState::sharded;
-  int64_t offset = -1;  // in the arena; -1: none, or outside
+  int64_t offset = -1;  // in the arena; -1: none, or elsewhere
   StreamSet readers;    // that wait for the gather
   int64_t gathers = 0;
 };
@@ -146,10 +146,10 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   UnitSlot slot;
   UnitGradient gradient;
   Phase last_read = Phase::forward;
-  bool read_backward = true;  // as far as the plan knows
-  int pins = 0;               // operators in flight that read it
-  bool written = false;       // an operator wrote to its shards since they were gathered
-  bool lent = false;          // other ranks may read its shards where they lie
+  bool read_backward = true;    // as far as the plan knows
+  int pins = 0;                 // operators in flight that read it
+  bool written = false;         // an operator wrote to its shards since they were gathered
+  bool peers_may_read = false;  // other ranks may read its shards where they lie
 
   const std::string& name() const { return spec.layout.name; }
   int ranks() const { return spec.layout.ranks; }  // that hold it between them
@@ -168,7 +168,7 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   Comm* batch_norm_ranks() override;
 
   bool in_place() const;  // needs no slot at all
-  int64_t arena_bytes() const { return slot.outside ? 0 : spec.slot_bytes(); }
+  int64_t arena_bytes() const { return slot.is_private ? 0 : spec.slot_bytes(); }
   int64_t planned_buffer_bytes() const;  // of its gradients, where they have a planned place
   bool complete() const;                 // every gradient has arrived
   bool stale() const;                    // shards were written since they were gathered
@@ -178,9 +178,9 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   void unbind();
   // Waits until no rank reads the shards where they lie, unless this one does.
   void claim_shards();
-  bool lends() const;     // other ranks read its shards where they lie
-  bool can_keep() const;  // a part of the row may keep it: Note [Parts of a row]
-  int64_t kept_bytes() const;
+  bool peers_read_shard() const;    // other ranks read its shards where they lie
+  bool saves_for_backward() const;  // a part of the row may keep it: Note [Reshard groups]
+  int64_t saved_bytes() const;
   // Whether its slot must be memory of this rank alone.
   bool needs_own_slot(GatherFrom from) const;
   // The next gather brings the values of now.

@@ -95,7 +95,7 @@ void add_options(Facts& facts, const ShardOptions& options) {
   flag("sync_module_states", options.sync_module_states);
   flag("sync_batchnorm", options.sync_batchnorm);
   flag("check_gradients", options.check_gradients);
-  add("check_copies_every", options.check_copies_every);
+  add("check_replicas_every", options.check_replicas_every);
   if (options.reproducible)
     facts.push_back(c10::str("reproducible with ", options.reproducible->microbatches, " microbatches, seed ",
                              options.reproducible->seed, ", ", options.reproducible->threads, " threads"));

@@ -13,7 +13,7 @@ bool codable(const UnitRegion& region) { return !c10::isIntegralType(region.mast
 
 PathChoice::PathChoice(Mesh& mesh, const ShardOptions& options, c10::Device device, bool in_order)
     : mesh_(mesh), options_(options), in_order_(in_order) {
-  if (policy_of(device).casts_aside) side_ = std::make_shared<SideStream>(device);
+  if (policy_of(device).casts_on_side_stream) side_ = std::make_shared<SideStream>(device);
 }
 
 bool PathChoice::may_share() const {
@@ -27,9 +27,9 @@ void PathChoice::choose(UnitRegion& region, const at::Tensor& shared) const {
 
 // Shards that lie side by side stay where they are, and are gathered there unless there is a codec.
 void PathChoice::choose_again(Unit& unit) const {
-  if (unit.spec.part_ranks > 0) mesh_.part(unit.spec.part_ranks);
+  if (unit.spec.reshard_group > 0) mesh_.reshard_group(unit.spec.reshard_group);
   for (const auto& region : unit.regions) {
-    if (!region->gather_path->lends() || options_.gather_codec) {
+    if (!region->gather_path->peers_read_shard() || options_.gather_codec) {
       region->spec.shared_shards = false;
       region->gather_path = gather_path(*region, {});
     }
@@ -45,9 +45,10 @@ GatherPathPtr PathChoice::gather_path(const UnitRegion& region, const at::Tensor
   GatherPathPtr path = options_.gather_codec && codable(region)
                            ? gather_through_codec(mesh_.row, region.shard, options_.gather_codec)
                            : gather_over_row(mesh_.row, region.shard);
-  if (unit.spec.part_ranks == 0) return path;
+  if (unit.spec.reshard_group == 0) return path;
   const bool shared_slots = mesh_.row.shares_memory() && !options_.gather_codec;
-  return gather_from_part(mesh_.part(unit.spec.part_ranks), shared_slots, std::move(path));
+  return gather_from_reshard_group(mesh_.reshard_group(unit.spec.reshard_group), shared_slots,
+                                   std::move(path));
 }
 
 ReducePathPtr PathChoice::reduce_path(const UnitRegion& region) const {

@@ -43,7 +43,7 @@ UnitChoice Sharding::choose(const PlannedUnit& planned) {
                     .compute = element_type_if(precision.param),
                     .reduce = element_type_if(precision.reduce),
                     .keep_low_precision_grads = precision.keep_low_precision_grads,
-                    .keep = !own.reshard_after_forward.value_or(reshards),
+                    .stays_gathered = !own.reshard_after_forward.value_or(reshards),
                     .may_share = paths_->may_share(),
                     .average = options_.gradients == ReduceOp::average};
   choose_part(choice, own, planned.decl.name, whole);
@@ -59,9 +59,9 @@ void Sharding::choose_part(UnitChoice& choice, const UnitOptions& own, const std
   TORCH_CHECK(ranks == 0 || options_.strategy != Strategy::no_shard, "fsdp: reshard_group ", ranks,
               " with Strategy::no_shard, which keeps units whole; leave one of them out");
   if (ranks == 0 || whole || engine_->mesh.row.size() == 1) return;
-  engine_->mesh.part(ranks);
-  choice.keep = ranks == 1;
-  if (ranks > 1 && ranks < engine_->mesh.row.size()) choice.part_ranks = ranks;
+  engine_->mesh.reshard_group(ranks);
+  choice.stays_gathered = ranks == 1;
+  if (ranks > 1 && ranks < engine_->mesh.row.size()) choice.reshard_group = ranks;
 }
 
 void Sharding::make_regions(Unit& unit) {

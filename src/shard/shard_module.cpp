@@ -24,8 +24,8 @@ void take_place(const at::Tensor& tensor, const at::Tensor& other) {
 }
 
 std::shared_ptr<Engine> Sharding::run() {
-  TORCH_CHECK(options_.check_copies_every >= 0, "fsdp: check_copies_every ", options_.check_copies_every,
-              "; it is a number of backwards, or 0 for never");
+  TORCH_CHECK(options_.check_replicas_every >= 0, "fsdp: check_replicas_every ",
+              options_.check_replicas_every, "; it is a number of backwards, or 0 for never");
   walked_ = walk_module(module_);
   check_rows(world_, options_);
   Comm all = Comm::create(world_, options_.comm);
@@ -56,8 +56,8 @@ void Sharding::make_engine(const Comm& all) {
   reproduction_ = mode.get();
   engine_ =
       std::make_shared<Engine>(world_, module_, options_, make_mesh(world_, options_, all), std::move(mode));
-  if (options_.check_copies_every > 0)
-    engine_->after_backward.push_back(check_replicas_every(options_.check_copies_every));
+  if (options_.check_replicas_every > 0)
+    engine_->after_backward.push_back(check_replicas_every(options_.check_replicas_every));
   paths_.emplace(engine_->mesh, options_, world_.device(), reproduction_ != nullptr);
 }
 

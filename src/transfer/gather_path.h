@@ -22,8 +22,8 @@ class SideStream;
 
 // Which ranks fill the slot. Depends on what the model did alone, never on what a rank holds.
 enum class GatherFrom : uint8_t {
-  row,   // all that hold the region between them
-  part,  // some of them, which kept it after forward: Note [Parts of a row]
+  row,            // all that hold the region between them
+  reshard_group,  // some of them, which saved it after forward: Note [Reshard groups]
 };
 
 // Where the slot of a region must lie.
@@ -56,16 +56,16 @@ class GatherPath {
   virtual int64_t wire_bytes() const { return 0; }
 
   // --- shared shards: other ranks may read this rank's shard where it lies
-  virtual bool lends() const { return false; }
+  virtual bool peers_read_shard() const { return false; }
   // Waits until no other rank reads it.
   virtual void claim(const std::string& /*label*/) {}
 
-  // --- parts of a row
-  virtual bool can_keep() const { return false; }
-  // Before release(): this rank's part of the values is kept.
-  virtual void keep() {}
-  virtual void drop_kept() {}
-  virtual int64_t kept_bytes() const { return 0; }
+  // --- reshard groups
+  virtual bool saves_for_backward() const { return false; }
+  // Before release(): this rank's part of the values is saved.
+  virtual void save() {}
+  virtual void drop_saved() {}
+  virtual int64_t saved_bytes() const { return 0; }
 };
 
 using GatherPathPtr = std::unique_ptr<GatherPath>;
@@ -81,8 +81,8 @@ GatherPathPtr gather_shared_shards(const Comm& row, const at::Tensor& shard, con
 // An all-gather of what `codec` makes of the shards.
 GatherPathPtr gather_through_codec(const Comm& row, const at::Tensor& shard,
                                    std::shared_ptr<const Codec> codec);
-// From forward to backward `part` keeps what `whole_row` gathered.
-GatherPathPtr gather_from_part(const Comm& part, bool shared_slots, GatherPathPtr whole_row);
+// From forward to backward the ranks of `group` save what `whole_row` gathered.
+GatherPathPtr gather_from_reshard_group(const Comm& group, bool shared_slots, GatherPathPtr whole_row);
 
 // What gather_master() is where shards are sent as they are.
 void gather_exactly(Comm& row, const at::Tensor& shard, const at::Tensor& whole, std::optional<int> root,

@@ -4,9 +4,9 @@
 // Where ranks share memory and the compute dtype of a region is the dtype of its shard, the shards of all
 // ranks lie side by side, in the order of the region. An all-gather is then an agreement that all have
 // written: no byte is copied, and no slot is needed. So a rank must not write to its shard while another may
-// still read it. What a gather has lent comes back when a call of the model without gradients, or the last
-// backward of a cycle, has ended on all ranks, and when full_params() has copied it; otherwise it is claimed
-// before a write that the observer sees.
+// still read it. What a gather has peers_may_read comes back when a call of the model without gradients, or
+// the last backward of a cycle, has ended on all ranks, and when full_params() has copied it; otherwise it is
+// claimed before a write that the observer sees.
 #include <utility>
 
 #include "transfer/flat.h"
@@ -41,7 +41,7 @@ class SharedShards final : public GatherPath {
     row_.release(as_reals(whole_));
   }
 
-  bool lends() const override { return true; }
+  bool peers_read_shard() const override { return true; }
   void claim(const std::string& label) override { row_.claim(as_reals(whole_), label); }
 
  private:

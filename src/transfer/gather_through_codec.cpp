@@ -1,7 +1,7 @@
 // Gather path: an all-gather of encoded shards, which every rank decodes into its own memory.
 #include <utility>
 
-#include "transfer/coded.h"
+#include "transfer/codec_transfers.h"
 #include "transfer/flat.h"
 #include "transfer/gather_path.h"
 
@@ -46,7 +46,7 @@ class ThroughCodec final : public GatherPath {
   Comm row_;
   at::Tensor shard_, slot_;
   std::shared_ptr<const Codec> codec_;
-  std::optional<CodedGather> moving_;
+  std::optional<EncodedGather> moving_;
 };
 
 }  // namespace

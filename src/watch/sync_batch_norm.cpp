@@ -47,9 +47,9 @@ Statistics over_ranks(const at::Tensor& x, Comm& comm) {
   all = all.view({comm.size(), -1});
   const at::Tensor means = all.narrow(1, 0, channels), counts = all.narrow(1, 2 * channels, 1);
   const at::Tensor total = counts.sum();
-  const at::Tensor together = (means * counts).sum(0) / total;
-  const at::Tensor spread = all.narrow(1, channels, channels) + (means - together).square();
-  return {together, (spread * counts).sum(0) / total, total};
+  const at::Tensor overall = (means * counts).sum(0) / total;
+  const at::Tensor spread = all.narrow(1, channels, channels) + (means - overall).square();
+  return {overall, (spread * counts).sum(0) / total, total};
 }
 
 at::Tensor tensor_or_none(const c10::IValue& value) {

@@ -13,7 +13,7 @@ constexpr int kEvery = 3;
 // Trains until `steps` or an error, whose text comes back; `faulty` changes one value of its own after
 // step 1.
 std::string train_with_a_fault(World& world, ShardOptions options, int steps, int faulty = 3) {
-  options.check_copies_every = kEvery;
+  options.check_replicas_every = kEvery;
   auto model = fully_shard(world, make_learner("gpt2"), options);
   torch::optim::SGD optimizer(model.parameters(), 0.05);
   for (int step = 0; step < steps; ++step) {
@@ -59,7 +59,7 @@ TEST(Copies, WithoutCopiesOrFaultsNothingIsSaid) {
     const auto sharded = train_with_a_fault(world, {}, 7);  // one copy: nothing to compare with
     require(sharded.empty(), sharded);
     auto model =
-        fully_shard(world, make_learner("gpt2"), {.strategy = Strategy::no_shard, .check_copies_every = 1});
+        fully_shard(world, make_learner("gpt2"), {.strategy = Strategy::no_shard, .check_replicas_every = 1});
     train_sharded(model, world, 6, Optim::fused_adamw);
   });
 }
@@ -67,9 +67,9 @@ TEST(Copies, WithoutCopiesOrFaultsNothingIsSaid) {
 TEST(Copies, ANegativePeriodIsRefused) {
   run_ranks(1, [](World& world) {
     try {
-      auto model = fully_shard(world, make_learner("mlp"), {.check_copies_every = -1});
+      auto model = fully_shard(world, make_learner("mlp"), {.check_replicas_every = -1});
     } catch (const c10::Error& error) {
-      return require(std::string(error.what()).find("check_copies_every -1") != std::string::npos,
+      return require(std::string(error.what()).find("check_replicas_every -1") != std::string::npos,
                      error.what());
     }
     require(false, "-1 was taken");

@@ -140,7 +140,7 @@ TEST(HybridMesh, RowsFollowHostsWhateverTheOrderOfRanks) {
           shard.rank % 2 == world.rank() % 2 && shard.is_local == (shard.rank == world.rank()),
           "rank " + std::to_string(shard.rank) + " is in the row of rank " + std::to_string(world.rank()));
     ShardOptions checked = options;
-    checked.check_copies_every = 2;  // replicas are found by their place in the row
+    checked.check_replicas_every = 2;  // replicas are found by their place in the row
     const State found = train(checked);
     for (const auto& [name, value] : wanted)
       require(at::allclose(found.at(name), value, 1e-5, 1e-6), name + " trains as without rows");

@@ -89,7 +89,7 @@ TEST(ReshardGroups, WhatBackwardDoesNotReadIsNotKept) {
       auto loss = model(model.module().batch(world.rank()));
       kept.clear();
       for (const auto& unit : detail::current(model.engine()).units)
-        if (unit->kept_bytes() > 0) kept.push_back(unit->name());
+        if (unit->saved_bytes() > 0) kept.push_back(unit->name());
       loss.backward();
       model.zero_grad();
     }
@@ -105,7 +105,7 @@ TEST(ReshardGroups, BackwardGathersInTheGroup) {
     const auto in_backward = [&](int group) {
       auto model = fully_shard(world, make_gpt2(6, 32), {.reshard_group = group});
       detail::Mesh& mesh = detail::current(model.engine()).mesh;
-      Comm part = mesh.part(2);
+      Comm part = mesh.reshard_group(2);
       torch::optim::SGD optimizer(model.parameters(), 0.1);
       std::pair<int64_t, int64_t> bytes;
       for (int step = 0; step < 3; ++step) {

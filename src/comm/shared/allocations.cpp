@@ -87,15 +87,15 @@ RoundOpPtr Allocations::gather_op(const at::Tensor& slot, const at::Tensor& shar
   const size_t part = whole.size / static_cast<size_t>(info.size);
   char* to = whole.data + static_cast<size_t>(info.rank) * part;
   const auto offset = static_cast<size_t>(whole.data - allocation->own());
-  for (Region* old : allocation->overlapping(offset, whole.size))
+  for (Extent* old : allocation->overlapping(offset, whole.size))
     if (old->held) finish_use(*old);
   std::vector<Completion> before;
-  Region& region = allocation->begin_use(offset, whole.size, before);
+  Extent& extent = allocation->begin_use(offset, whole.size, before);
   // What lies there already is not written again: nothing needs to be waited for.
   RoundOpPtr op = from == to ? make_barrier_op() : make_shared_gather_op(to, from, part, std::move(before));
   op->allocation = allocation->number();
   op->offset = offset;
-  region.operation = op;
+  extent.operation = op;
   return op;
 }
 
@@ -109,42 +109,42 @@ RoundOpPtr Allocations::reduce_op(const at::Tensor& output, const at::Tensor& in
   TORCH_CHECK(!table_->find(to, output.nbytes()),
               "fsdp: reduce_scatter from allocated memory needs an output in private memory");
   const auto offset = static_cast<size_t>(whole.data - allocation->own());
-  for (Region* old : allocation->overlapping(offset, whole.size))
+  for (Extent* old : allocation->overlapping(offset, whole.size))
     TORCH_CHECK(
         !old->held,
         "fsdp: this memory was given to reduce_scatter before and other ranks may still read it; call "
         "claim() before writing to it again");
   std::vector<Completion> before;
-  Region& region = allocation->begin_use(offset, whole.size, before);
-  RoundOpPtr op = make_shared_reduce_scatter_op(group_.gate(), allocation, region, to, type, scale);
+  Extent& extent = allocation->begin_use(offset, whole.size, before);
+  RoundOpPtr op = make_shared_reduce_scatter_op(group_.gate(), allocation, extent, to, type, scale);
   op->allocation = allocation->number();
   op->offset = offset;
-  region.operation = op;
+  extent.operation = op;
   return op;
 }
 
 // Counts this rank as finished with a slot, but never before the gather into it is complete: until then
 // others must not take this rank for one that has let go of what was there before.
-void Allocations::finish_use(Region& region) {
-  if (const auto pending = region.operation.lock())
+void Allocations::finish_use(Extent& extent) {
+  if (const auto pending = extent.operation.lock())
     group_.named([&] { group_.rounds().complete(pending, group_.deadline()); });
-  region.held = false;
-  if (region.finish()) group_.gate().ring(kCompletions);
+  extent.held = false;
+  if (extent.finish()) group_.gate().ring(kCompletions);
 }
 
 void Allocations::release(const at::Tensor& slot) {
   const Bytes whole = bytes_of(slot);
   const AllocationPtr allocation = table_->find(whole.data, whole.size);
   if (!allocation || allocation->use() != MemoryUse::gather || whole.size == 0) return;
-  Region* region = allocation->find(static_cast<size_t>(whole.data - allocation->own()), whole.size);
+  Extent* extent = allocation->find(static_cast<size_t>(whole.data - allocation->own()), whole.size);
   TORCH_CHECK(
-      region != nullptr,
+      extent != nullptr,
       "fsdp: release() of memory that was not gathered; pass the tensor that was given to all_gather");
   // While an exception unwinds nothing is waited for: the slot stays held until it is gathered into again,
   // claimed or dropped.
-  const auto pending = region->operation.lock();
+  const auto pending = extent->operation.lock();
   const bool in_flight = pending && !pending->complete();
-  if (region->held && !(in_flight && std::uncaught_exceptions() > 0)) finish_use(*region);
+  if (extent->held && !(in_flight && std::uncaught_exceptions() > 0)) finish_use(*extent);
 }
 
 void Allocations::claim(const at::Tensor& memory, std::string_view label) {
@@ -153,15 +153,15 @@ void Allocations::claim(const at::Tensor& memory, std::string_view label) {
   if (!allocation || whole.size == 0) return;
   const RoundOp context = context_of({"claim", std::string(label)});
   const auto offset = static_cast<size_t>(whole.data - allocation->own());
-  const std::vector<Region*> regions = allocation->overlapping(offset, whole.size);
-  for (Region* region : regions)
-    if (allocation->use() == MemoryUse::gather && region->held) finish_use(*region);
+  const std::vector<Extent*> extents = allocation->overlapping(offset, whole.size);
+  for (Extent* extent : extents)
+    if (allocation->use() == MemoryUse::gather && extent->held) finish_use(*extent);
   group_.named([&] {
     Rounds& rounds = group_.rounds();
-    for (Region* region : regions) {
-      if (const auto pending = region->operation.lock()) rounds.complete(pending, group_.deadline());
-      rounds.wait_completions(context, group_.deadline(), [&] { return region->completion().reached(); });
-      region->held = false;
+    for (Extent* extent : extents) {
+      if (const auto pending = extent->operation.lock()) rounds.complete(pending, group_.deadline());
+      rounds.wait_completions(context, group_.deadline(), [&] { return extent->completion().reached(); });
+      extent->held = false;
     }
   });
 }

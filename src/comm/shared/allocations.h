@@ -5,8 +5,8 @@
 #include <memory>
 #include <string_view>
 
+#include "comm/shared/extents.h"
 #include "comm/shared/group.h"
-#include "comm/shared/regions.h"
 #include "comm/shared/segment.h"
 
 namespace fsdp::detail {
@@ -30,7 +30,7 @@ class Allocations {
   void release_all() { table_->release_all(); }
 
  private:
-  void finish_use(Region& region);
+  void finish_use(Extent& extent);
   SegmentPtr share_segment(size_t bytes);
   SegmentSource::Export create_or_abort(size_t bytes);
   SegmentPtr attach_or_abort(const char* ticket, size_t bytes);

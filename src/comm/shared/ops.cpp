@@ -236,29 +236,29 @@ class SharedGatherOp final : public RoundOp {
 
 class SharedReduceScatterOp final : public RoundOp {
  public:
-  SharedReduceScatterOp(Gate& gate, AllocationPtr allocation, Region& region, char* output, DType type,
+  SharedReduceScatterOp(Gate& gate, AllocationPtr allocation, Extent& extent, char* output, DType type,
                         double scale)
       : gate_(gate),
         allocation_(std::move(allocation)),
-        region_(region),
+        extent_(extent),
         output_(output),
         type_(type),
         scale_(scale) {}
 
   void consume(int, int) override {
     const int size = gate_.view().size();
-    const size_t part = region_.bytes / static_cast<size_t>(size);
-    const size_t start = region_.offset + static_cast<size_t>(gate_.rank()) * part;
+    const size_t part = extent_.bytes / static_cast<size_t>(size);
+    const size_t start = extent_.offset + static_cast<size_t>(gate_.rank()) * part;
     std::vector<const void*> sources;
     for (int r = 0; r < size; ++r) sources.push_back(allocation_->block(r) + start);
     tree_sum(output_, sources.data(), size, part / size_of(type_), type_, scale_);
-    if (region_.finish()) gate_.ring(kCompletions);
+    if (extent_.finish()) gate_.ring(kCompletions);
   }
 
  private:
   Gate& gate_;
   AllocationPtr allocation_;
-  Region& region_;
+  Extent& extent_;
   char* output_;
   DType type_;
   double scale_;
@@ -291,9 +291,9 @@ RoundOpPtr make_shared_gather_op(char* part, const char* shard, size_t bytes,
   return std::make_shared<SharedGatherOp>(part, shard, bytes, std::move(before));
 }
 
-RoundOpPtr make_shared_reduce_scatter_op(Gate& gate, AllocationPtr allocation, Region& region, char* output,
+RoundOpPtr make_shared_reduce_scatter_op(Gate& gate, AllocationPtr allocation, Extent& extent, char* output,
                                          DType type, double scale) {
-  return std::make_shared<SharedReduceScatterOp>(gate, std::move(allocation), region, output, type, scale);
+  return std::make_shared<SharedReduceScatterOp>(gate, std::move(allocation), extent, output, type, scale);
 }
 
 }  // namespace fsdp::detail

@@ -1,7 +1,7 @@
 // The collectives as rounds. Byte pointers and sizes only: tensors are kept alive by the caller.
 #pragma once
 
-#include "comm/shared/regions.h"
+#include "comm/shared/extents.h"
 #include "comm/shared/rounds.h"
 
 namespace fsdp::detail {
@@ -24,7 +24,7 @@ RoundOpPtr make_all_reduce_op(const ControlView& view, int rank, Bytes tensor, D
 RoundOpPtr make_broadcast_op(const ControlView& view, int rank, Bytes tensor, int root);
 // Nothing is copied out: see Note [Shared slots].
 RoundOpPtr make_shared_gather_op(char* part, const char* shard, size_t bytes, std::vector<Completion> before);
-RoundOpPtr make_shared_reduce_scatter_op(Gate& gate, AllocationPtr allocation, Region& region, char* output,
+RoundOpPtr make_shared_reduce_scatter_op(Gate& gate, AllocationPtr allocation, Extent& extent, char* output,
                                          DType type, double scale);
 
 }  // namespace fsdp::detail

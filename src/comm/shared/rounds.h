@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "comm/backend.h"
+#include "comm/shared/extents.h"
 #include "comm/shared/gate.h"
 #include "comm/shared/messages.h"
-#include "comm/shared/regions.h"
 
 namespace fsdp::detail {
 

@@ -58,7 +58,7 @@ TEST(UnitSpec, SharedShardsNeedNoSlot) {
   choice.compute = kHalf;  // what is gathered is another thing than the shards
   EXPECT_EQ(make_unit_spec(unit_of({weight(512)}), choice).slot_bytes(), 512 * 2);
   choice.compute.reset();
-  choice.part_ranks = 2;  // keeps a copy of its own
+  choice.reshard_group = 2;  // keeps a copy of its own
   EXPECT_EQ(make_unit_spec(unit_of({weight(512)}), choice).slot_bytes(), 512 * 4);
 }
 

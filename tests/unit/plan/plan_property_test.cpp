@@ -29,7 +29,8 @@ Case random_case(std::mt19937& random) {
          .units = std::vector<UnitNeed>(1 + random() % 8),
          .options = {.forward_ahead = below(4), .backward_ahead = below(4), .max_slots = below(5)}};
   const bool keeps = below(2) == 0;
-  for (UnitNeed& unit : c.units) unit = {.slot_bytes = kBlock * below(6), .keep = keeps && below(3) == 0};
+  for (UnitNeed& unit : c.units)
+    unit = {.slot_bytes = kBlock * below(6), .stays_gathered = keeps && below(3) == 0};
   Phase phase = Phase::forward;
   for (int n = below(40); n > 0; --n) {
     if (below(8) == 0) phase = phase == Phase::forward ? Phase::backward : Phase::forward;
@@ -114,7 +115,7 @@ bool held(const Case& c, const std::vector<Access>& runs, UnitId unit, size_t p)
   const auto first = std::find(runs.begin(), runs.end(), Access{unit, Phase::forward});
   const auto last = std::find(runs.rbegin(), runs.rend(), Access{unit, Phase::backward}).base();
   const auto here = runs.begin() + static_cast<std::ptrdiff_t>(p);
-  return c.units[static_cast<size_t>(unit)].keep && first <= here && here < last;
+  return c.units[static_cast<size_t>(unit)].stays_gathered && first <= here && here < last;
 }
 
 // The units that Note [From trace to plan] wants alive during run p, by trying every later run.
@@ -200,7 +201,7 @@ TEST(PlanProperty, AStepGathersAUnitTwiceAtMostAndAKeptOneOnce) {
     const auto last = static_cast<UnitId>(c.units.size()) - 1;
     expect_sound(c, [&](const Memory& memory) {
       for (UnitId unit = 0; unit <= last; ++unit) {
-        const bool once = unit == last || c.units[static_cast<size_t>(unit)].keep;
+        const bool once = unit == last || c.units[static_cast<size_t>(unit)].stays_gathered;
         EXPECT_GE(memory.gathers(unit), 1) << "unit " << unit;
         EXPECT_LE(memory.gathers(unit), once ? 1 : 2) << "unit " << unit;
       }

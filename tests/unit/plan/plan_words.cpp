@@ -56,7 +56,7 @@ std::vector<UnitNeed> units_of(const std::vector<int64_t>& blocks, const std::se
   std::vector<UnitNeed> units;
   for (const int64_t n : blocks) {
     const bool keep = kept.contains(static_cast<UnitId>(units.size()));
-    units.push_back({.slot_bytes = n * kBlock, .keep = keep});
+    units.push_back({.slot_bytes = n * kBlock, .stays_gathered = keep});
   }
   return units;
 }

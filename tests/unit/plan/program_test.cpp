@@ -104,7 +104,8 @@ class Recorder {
 };
 
 std::vector<UnitNeed> trained_units(size_t count) {
-  return std::vector<UnitNeed>(count, {.slot_bytes = kBlock, .keep = false, .buffer_bytes = kBlock});
+  return std::vector<UnitNeed>(count,
+                               {.slot_bytes = kBlock, .stays_gathered = false, .buffer_bytes = kBlock});
 }
 
 TEST(PlanProgram, AUnitIsReducedWhileTheNextComputes) {
@@ -242,7 +243,7 @@ TEST(PlanProperty, AnyCycleGivesASoundProgram) {
     std::vector<UnitNeed> needs;
     for (UnitId u = 0; u < units; ++u)
       needs.push_back({.slot_bytes = kBlock * static_cast<int64_t>(random() % 4),
-                       .keep = random() % 4 == 0,
+                       .stays_gathered = random() % 4 == 0,
                        .buffer_bytes = kBlock * static_cast<int64_t>(random() % 4)});
     const Recorder cycle = random_cycle(random, units);
     const std::vector<Moment>& recorded = cycle.schedule.recorded();

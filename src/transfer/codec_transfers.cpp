@@ -1,4 +1,4 @@
-#include "transfer/coded.h"
+#include "transfer/codec_transfers.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -101,7 +101,8 @@ std::vector<at::Tensor> collect(Comm& comm, const at::Tensor& input, int64_t n, 
 
 }  // namespace
 
-CodedGather start_gather(Comm& comm, const Codec& codec, const at::Tensor& shard, const std::string& label) {
+EncodedGather start_gather(Comm& comm, const Codec& codec, const at::Tensor& shard,
+                           const std::string& label) {
   const int64_t bytes = codec.wire_bytes(shard.numel());
   const at::Tensor wire = wires_for(shard, 1, bytes).view({-1});
   codec.encode(shard, wire);
@@ -109,7 +110,7 @@ CodedGather start_gather(Comm& comm, const Codec& codec, const at::Tensor& shard
   return {wires, comm.all_gather(wires.view({-1}), wire, label)};
 }
 
-void finish_gather(CodedGather& gather, const Codec& codec, const at::Tensor& slot) {
+void finish_gather(EncodedGather& gather, const Codec& codec, const at::Tensor& slot) {
   gather.work.wait();
   const auto parts = rows_of(slot, static_cast<int>(gather.wires.size(0)));
   for (size_t r = 0; r < parts.size(); ++r) codec.decode(gather.wires[static_cast<int64_t>(r)], parts[r]);

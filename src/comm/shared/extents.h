@@ -17,7 +17,7 @@ namespace fsdp::detail {
 
 class RoundOp;
 
-// A count in shared memory that must reach a value: all ranks have finished with a region.
+// A count in shared memory that must reach a value: all ranks have finished with a extent.
 struct Completion {
   std::atomic<uint32_t>* count;
   uint32_t target;
@@ -26,11 +26,11 @@ struct Completion {
 };
 
 // One range of an allocation that collectives were called on.
-struct Region {
+struct Extent {
   size_t offset;
   size_t bytes;
   std::atomic<uint32_t>* finished;  // grows by one per rank and use
-  uint32_t expected = 0;            // its value when nobody uses the region any more
+  uint32_t expected = 0;            // its value when nobody uses the extent any more
   bool held = false;  // gather: this rank has not released it. reduce: not claimed since the last reduce
   uint64_t last_use = 0;
   std::weak_ptr<RoundOp> operation = {};  // of the last use; complete once it is gone
@@ -64,14 +64,14 @@ class Allocation {
 
   // Starts a use of [offset, offset + bytes) by all ranks. `before`: what must be reached before anyone
   // writes there.
-  Region& begin_use(size_t offset, size_t bytes, std::vector<Completion>& before);
-  Region* find(size_t offset, size_t bytes);
-  std::vector<Region*> overlapping(size_t offset, size_t bytes);
+  Extent& begin_use(size_t offset, size_t bytes, std::vector<Completion>& before);
+  Extent* find(size_t offset, size_t bytes);
+  std::vector<Extent*> overlapping(size_t offset, size_t bytes);
   // Counts this rank as finished with whatever it still holds: it leaves, or has dropped the memory.
   void release_all();
 
  private:
-  Region& region(size_t offset, size_t bytes, std::vector<Completion>& before);
+  Extent& extent(size_t offset, size_t bytes, std::vector<Completion>& before);
 
   SegmentPtr segment_;
   MemoryUse use_;
@@ -81,7 +81,7 @@ class Allocation {
   int size_;
   uint32_t number_;
   uint64_t uses_ = 0;
-  std::vector<std::unique_ptr<Region>> regions_;
+  std::vector<std::unique_ptr<Extent>> extents_;
 };
 using AllocationPtr = std::shared_ptr<Allocation>;
 

@@ -1,4 +1,4 @@
-#include "comm/shared/regions.h"
+#include "comm/shared/extents.h"
 
 #include <c10/util/Exception.h>
 
@@ -34,40 +34,40 @@ char* Allocation::block(int rank) const {
   return segment_->data() + kCounterBytes + index * stride_;
 }
 
-Region& Allocation::begin_use(size_t offset, size_t bytes, std::vector<Completion>& before) {
-  for (Region* other : overlapping(offset, bytes)) before.push_back(other->completion());
-  Region& region = this->region(offset, bytes, before);
-  region.expected += static_cast<uint32_t>(size_);
-  region.held = true;
-  region.last_use = ++uses_;
-  return region;
+Extent& Allocation::begin_use(size_t offset, size_t bytes, std::vector<Completion>& before) {
+  for (Extent* other : overlapping(offset, bytes)) before.push_back(other->completion());
+  Extent& extent = this->extent(offset, bytes, before);
+  extent.expected += static_cast<uint32_t>(size_);
+  extent.held = true;
+  extent.last_use = ++uses_;
+  return extent;
 }
 
-Region* Allocation::find(size_t offset, size_t bytes) {
-  for (auto& region : regions_)
-    if (region->offset == offset && region->bytes == bytes) return region.get();
+Extent* Allocation::find(size_t offset, size_t bytes) {
+  for (auto& extent : extents_)
+    if (extent->offset == offset && extent->bytes == bytes) return extent.get();
   return nullptr;
 }
 
-std::vector<Region*> Allocation::overlapping(size_t offset, size_t bytes) {
-  std::vector<Region*> found;
-  for (auto& region : regions_)
-    if (region->offset < offset + bytes && offset < region->offset + region->bytes)
-      found.push_back(region.get());
+std::vector<Extent*> Allocation::overlapping(size_t offset, size_t bytes) {
+  std::vector<Extent*> found;
+  for (auto& extent : extents_)
+    if (extent->offset < offset + bytes && offset < extent->offset + extent->bytes)
+      found.push_back(extent.get());
   return found;
 }
 
 // When all counters are taken, the range unused for longest gives up its own. The choice depends on the order
 // of collectives only, so that every rank makes the same one; a rank that still holds that range is refused.
-Region& Allocation::region(size_t offset, size_t bytes, std::vector<Completion>& before) {
-  if (Region* known = find(offset, bytes)) return *known;
-  if (regions_.size() < kCounters) {
+Extent& Allocation::extent(size_t offset, size_t bytes, std::vector<Completion>& before) {
+  if (Extent* known = find(offset, bytes)) return *known;
+  if (extents_.size() < kCounters) {
     auto* counters = reinterpret_cast<std::atomic<uint32_t>*>(segment_->data());
-    regions_.push_back(std::make_unique<Region>(
-        Region{.offset = offset, .bytes = bytes, .finished = counters + regions_.size()}));
-    return *regions_.back();
+    extents_.push_back(std::make_unique<Extent>(
+        Extent{.offset = offset, .bytes = bytes, .finished = counters + extents_.size()}));
+    return *extents_.back();
   }
-  auto oldest = std::min_element(regions_.begin(), regions_.end(),
+  auto oldest = std::min_element(extents_.begin(), extents_.end(),
                                  [](const auto& a, const auto& b) { return a->last_use < b->last_use; });
   TORCH_CHECK(!(*oldest)->held, "fsdp: more than ", kCounters,
               " ranges of one allocation are in use at once; release() some, or allocate more blocks");
@@ -79,10 +79,10 @@ Region& Allocation::region(size_t offset, size_t bytes, std::vector<Completion>&
 
 void Allocation::release_all() {
   if (use_ != MemoryUse::gather) return;
-  for (auto& region : regions_) {
-    if (!region->held) continue;
-    region->held = false;
-    region->finish();
+  for (auto& extent : extents_) {
+    if (!extent->held) continue;
+    extent->held = false;
+    extent->finish();
   }
 }
 
