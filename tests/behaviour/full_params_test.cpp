@@ -4,8 +4,7 @@
 
 #include <sstream>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -36,7 +35,7 @@ TEST(FullParams, WithoutWriteBackNothingChanges) {
       const at::NoGradGuard no_grad;
       for (auto& param : model.module().parameters()) param.zero_();
     }
-    require(difference(state_of(model), before).empty(), difference(state_of(model), before));
+    require_same(state_of(model), before);
   });
 }
 
@@ -58,7 +57,7 @@ TEST(FullParams, AModuleIsLoadedThere) {
       input.load_from(stream);
       model.module().load(input);
     }
-    require(difference(state_of(model), wanted).empty(), difference(state_of(model), wanted));
+    require_same(state_of(model), wanted);
     const auto loss = model(model.module().batch(world.rank()));
     loss.backward();
     require(loss.isfinite().item<bool>(), "trains on");
@@ -74,8 +73,7 @@ TEST(FullParams, OnRank0Only) {
       const auto whole = model.full_params(FullParamsOptions{.rank0_only = true, .offload = true});
       bool refused = false;
       try {
-        const std::string different = difference(state_of(model.module()), wanted);
-        require(different.empty(), different);
+        require_same(state_of(model.module()), wanted);
       } catch (const c10::Error& error) {
         refused = std::string(error.what()).find("is sharded") != std::string::npos;
       }

@@ -4,8 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {

@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine.h"
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -37,11 +36,8 @@ TEST_P(ReshardGroup, BitsAreThoseOfFullShard) {
       return state_of(model);
     };
     const State wanted = train(0, Strategy::full_shard);
-    std::string different = difference(train(one.group, Strategy::full_shard), wanted);
-    require(different.empty(), different);
-    if (one.ranks != 8) return;
-    different = difference(train(one.group, Strategy::hybrid_shard), wanted);
-    require(different.empty(), "hybrid: " + different);
+    require_same(train(one.group, Strategy::full_shard), wanted);
+    if (one.ranks == 8) require_same(train(one.group, Strategy::hybrid_shard), wanted, "hybrid: ");
   });
 }
 
@@ -138,8 +134,7 @@ TEST(ReshardGroups, SomeUnitsOnly) {
     };
     auto model = fully_shard(world, make_learner("gpt2"), options);
     train_sharded(model, world, kSteps, Optim::sgd);
-    const std::string different = difference(state_of(model), wanted);
-    require(different.empty(), different);
+    require_same(state_of(model), wanted);
   });
 }
 
@@ -164,8 +159,7 @@ TEST(ReshardGroups, SeveralForwardsAndWhatComesBetween) {
       }
       return state_of(model);
     };
-    const std::string different = difference(train(2), train(0));
-    require(different.empty(), different);
+    require_same(train(2), train(0));
   });
 }
 
@@ -218,85 +212,76 @@ at::Tensor LayersImpl::forward(at::Tensor x) {
   return head(layer(3, x)).pow(2).sum();
 }
 
-using Model = Sharded<LayersImpl>;
-// A step of `model` up to its gradients; call(k) is its forward on batch k of this step.
-using Scene = std::function<void(Model& model, int step, const std::function<at::Tensor(int)>& call,
-                                 torch::optim::Optimizer& optimizer)>;
+// What a step does up to its gradients.
+using Layered = ShardedTwin<LayersImpl>;
+using Program = std::function<void(Layered& model, const Moment& now)>;
 
-State train_scene(World& world, int group, const Scene& scene, int64_t replicate_below) {
-  auto model =
-      fully_shard(world, Layers(world.rank()),
-                  {.wrap = by_size(200), .replicate_below = replicate_below, .reshard_group = group});
-  fsdp::AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
-  for (int step = 0; step < 6; ++step) {
-    const auto draw = [&](int k) {
-      const SeededHere seeded(static_cast<uint64_t>(100 * step + 10 * k + world.rank()));
-      return torch::randn({5, 16});
-    };
-    const auto call = [&](int k) { return model(draw(k)); };
-    scene(model, step, call, optimizer);
-    optimizer.step();
-    optimizer.zero_grad();
+at::Tensor layered_loss(Layered& model, int64_t number = 0) {
+  return model(model.now().randn({5, 16}, number));
+}
+
+State train_by(const Program& program, const World& world, int group, int64_t replicate_below) {
+  const ShardOptions options{
+      .wrap = by_size(200), .replicate_below = replicate_below, .reshard_group = group};
+  Layered model(world, fully_shard(world, Layers(world.rank()), options));
+  while (model.step < kSteps) {
+    model.train(program);
     require(model.memory_stats().overflow_bytes == 0, "kept between steps");
   }
-  State state;
-  const auto whole = model.full_params();
-  for (const auto& parameter : model.module().named_parameters())
-    state[parameter.key()] = parameter.value().detach().clone();
-  return state;
+  return state_of(model);
 }
 
 // The model's forward fails half way.
-void fail(Model& model, const std::function<at::Tensor(int)>& call) {
+void fail(Layered& model) {
   model.module().fail = true;
-  EXPECT_THROW(call(7), std::runtime_error);
+  EXPECT_THROW(layered_loss(model, 7), std::runtime_error);
   model.module().fail = false;
 }
 
-const std::map<std::string, Scene>& scenes() {
-  static const std::map<std::string, Scene> all{
+const std::map<std::string, Program>& programs() {
+  static const std::map<std::string, Program> all{
       {"NoSync",
-       [](auto& model, int, auto& call, auto&) {
+       [](Layered& model, const Moment&) {
          {
            const auto kept_back = model.no_sync();
-           call(0).backward();
+           layered_loss(model, 0).backward();
          }
-         call(1).backward();
+         layered_loss(model, 1).backward();
        }},
       {"BackwardTwice",
-       [](auto&, int, auto& call, auto&) {
-         auto loss = call(0);
+       [](Layered& model, const Moment&) {
+         auto loss = layered_loss(model);
          loss.backward({}, /*retain_graph=*/true);
          loss.backward();
        }},
       {"TwoForwards",
-       [](auto&, int, auto& call, auto&) {
-         auto one = call(0), two = call(1);
+       [](Layered& model, const Moment&) {
+         auto one = layered_loss(model, 0), two = layered_loss(model, 1);
          one.backward();
          two.backward();
        }},
       {"FailedForwards",
-       [](auto& model, int step, auto& call, auto&) {
-         if (step % 2 == 1) fail(model, call);
-         auto loss = call(0);
-         if (step % 3 == 1) fail(model, call);
+       [](Layered& model, const Moment& now) {
+         if (now.step % 2 == 1) fail(model);
+         auto loss = layered_loss(model);
+         if (now.step % 3 == 1) fail(model);
          loss.backward();
        }},
       {"FullParamsBetween",
-       [](auto& model, int step, auto& call, auto&) {
-         auto loss = call(0);
-         if (step % 2 == 1) const auto whole = model.full_params();
+       [](Layered& model, const Moment& now) {
+         auto loss = layered_loss(model);
+         if (now.step % 2 == 1) const auto whole = model.full_params();
          loss.backward();
        }},
       {"Recomputed",
-       [](auto& model, int, auto& call, auto&) {
+       [](Layered& model, const Moment&) {
          model.module().recompute = true;
-         call(0).backward();
+         layered_loss(model).backward();
        }},
       {"WrittenBeforeRecomputed",
-       [](auto& model, int, auto& call, auto&) {
+       [](Layered& model, const Moment&) {
          model.module().recompute = true;
-         auto loss = call(0);
+         auto loss = layered_loss(model);
          {
            const at::NoGradGuard no_grad;
            for (const auto& one : model.named_parameters())
@@ -305,57 +290,54 @@ const std::map<std::string, Scene>& scenes() {
          loss.backward();
        }},
       {"Frozen",
-       [](auto& model, int step, auto& call, auto&) {
-         for (auto& one : model.module().layers[1]->parameters()) one.set_requires_grad(step % 3 != 1);
-         call(0).backward();
+       [](Layered& model, const Moment& now) {
+         for (auto& one : model.module().layers[1]->parameters()) one.set_requires_grad(now.step % 3 != 1);
+         layered_loss(model).backward();
        }},
       {"OffThePlan",
-       [](auto& model, int step, auto& call, auto&) {
-         model.module().skip = step % 2 == 1;
-         call(0).backward();
+       [](Layered& model, const Moment& now) {
+         model.module().skip = now.step % 2 == 1;
+         layered_loss(model).backward();
        }},
       {"OneRankReadsWhatIsWhole",
-       [](auto& model, int, auto& call, auto&) {
-         auto loss = call(0);
+       [](Layered& model, const Moment&) {
+         auto loss = layered_loss(model);
          {
            const at::NoGradGuard no_grad;
            model.module().head_on_rank_0 = true;
-           call(5);
+           layered_loss(model, 5);
            model.module().head_on_rank_0 = false;
          }
          loss.backward();
        }},
       {"AStepBetweenForwards",
-       [](auto&, int, auto& call, auto& optimizer) {
-         call(0).backward();
-         auto dropped = call(1);
-         optimizer.step();
-         call(2).backward();
+       [](Layered& model, const Moment&) {
+         layered_loss(model, 0).backward();
+         auto dropped = layered_loss(model, 1);
+         model.optimizer->step();
+         layered_loss(model, 2).backward();
        }},
   };
   return all;
 }
 
-class ReshardGroupScene : public ::testing::TestWithParam<std::string> {};
+class ReshardGroupProgram : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(ReshardGroupScene, IsTheSameAsWithoutAGroup) {
+TEST_P(ReshardGroupProgram, IsTheSameAsWithoutAGroup) {
   run_ranks(4, [&](World& world) {
-    const Scene& scene = scenes().at(GetParam());
-    for (const int64_t whole : {0, 40}) {
-      const std::string different =
-          difference(train_scene(world, 2, scene, whole), train_scene(world, 0, scene, whole));
-      require(different.empty(), different);
-    }
+    const Program& program = programs().at(GetParam());
+    for (const int64_t whole : {0, 40})
+      require_same(train_by(program, world, 2, whole), train_by(program, world, 0, whole));
   });
 }
 
-std::vector<std::string> scene_names() {
+std::vector<std::string> program_names() {
   std::vector<std::string> names;
-  for (const auto& [name, scene] : scenes()) names.push_back(name);
+  for (const auto& [name, program] : programs()) names.push_back(name);
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ReshardGroupScene, ::testing::ValuesIn(scene_names()),
+INSTANTIATE_TEST_SUITE_P(All, ReshardGroupProgram, ::testing::ValuesIn(program_names()),
                          [](const auto& info) { return info.param; });
 
 struct AroundImpl : torch::nn::Module {

@@ -1,8 +1,7 @@
 // Promise: with sync_batchnorm an unmodified model normalises over all ranks, as over the whole batch.
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {

@@ -1,7 +1,7 @@
 // Promise: a peer that leaves and a handle that is dropped are answered in words, with the error's own type.
 #include <gmock/gmock.h>
 
-#include "behaviour/programs.h"
+#include "behaviour/small_net.h"
 
 namespace fsdp::testing {
 namespace {
