@@ -13,11 +13,9 @@ using ::testing::HasSubstr;
 template <class Fn>
 void on_nets(const std::vector<int>& sizes, Fn&& fn) {
   for (const int ranks : sizes) {
-    std::vector<std::shared_ptr<NetImpl>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_seeded(make_net));
     run_ranks(ranks, [&](World& world) {
-      auto& mine = modules[static_cast<size_t>(world.rank())];
-      fn(world, mine);
+      auto net = make_seeded(make_net);
+      fn(world, net);
     });
   }
 }
