@@ -162,13 +162,9 @@ TEST(MisuseDivergence, IsFoundBeforeTheOptimizerStepWhereTheBackendDoesNotCompar
 
 TEST(GpuDivergence, IsFoundThoughNcclDoesNotCompare) {
   for (const int warm_up : {0, 3})
-    run_processes(
-        2,
-        [&](World& world) {
-          ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-          go_different_ways(world, warm_up, {.timeout = std::chrono::seconds(20)}, warm_up == 0 ? 1 : 50);
-        },
-        c10::Device(c10::kCUDA, 0));
+    run_on_gpus(2, [&](World& world) {
+      go_different_ways(world, warm_up, {.timeout = std::chrono::seconds(20)}, warm_up == 0 ? 1 : 50);
+    });
 }
 
 }  // namespace

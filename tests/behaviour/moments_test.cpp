@@ -72,8 +72,7 @@ void require_decay(at::Device device) {
 
 TEST(Moments, ASecondMomentDecaysWhenGradientsEnd) { require_decay(at::kCPU); }
 TEST(GpuMoments, ASecondMomentDecaysWhenGradientsEnd) {
-  run_processes(
-      1, [](World& world) { require_decay(world.device()); }, c10::Device(c10::kCUDA, 0));
+  run_on_gpus(1, [](World& world) { require_decay(world.device()); });
 }
 
 TEST(Moments, WhatIsNotANumberStaysSo) {
