@@ -5,35 +5,19 @@
 
 #include "support/fake_comm.h"
 #include "transfer/gather_path.h"
-#include "unit/transfer/truncating_codec.h"
+#include "unit/transfer/path_data.h"
 
 namespace fsdp::detail {
 namespace {
 
 using at::Tensor;
-using fsdp::testing::FakeComm;
-using fsdp::testing::TruncatingCodec;
 using ::testing::ElementsAre;
+using testing::FakeComm;
+using testing::Floats;
+using testing::floats;
+using testing::GuardedSlot;
 using ::testing::IsEmpty;
-using Floats = std::vector<float>;
-
-Floats floats(const Tensor& tensor) {
-  const Tensor flat = tensor.to(at::kFloat).contiguous();
-  return {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
-}
-
-// A slot between elements that belong to others.
-struct GuardedSlot {
-  explicit GuardedSlot(int64_t numel, at::ScalarType type = at::kFloat)
-      : memory(torch::full({numel + 4}, -1, type)), slot(memory.narrow(0, 2, numel)) {}
-  void expect_only_the_slot_was_written() const {
-    EXPECT_THAT(floats(memory.narrow(0, 0, 2)), ElementsAre(-1, -1));
-    EXPECT_THAT(floats(memory.narrow(0, memory.numel() - 2, 2)), ElementsAre(-1, -1));
-  }
-  bool untouched() const { return memory.eq(-1).all().item<bool>(); }
-  Tensor memory, slot;
-};
-
+using testing::TruncatingCodec;
 // Rank 1 of 3. Its shard ends in padding, which is gathered as what it is.
 class GatherPaths : public ::testing::Test {
  protected:
@@ -151,95 +135,6 @@ TEST_F(GatherPaths, ThroughACodecMastersAreExact) {
   path->gather_master(whole, std::nullopt, "unit");
   EXPECT_THAT(row.calls(), ElementsAre("all_gather unit: 3 Float -> 9 Float", "wait all_gather unit"));
   EXPECT_EQ(floats(whole), all_exact);
-}
-
-// The row has four ranks, of which the last two are a part. This rank is the last of both.
-class GatherFromPart : public ::testing::Test {
- protected:
-  GatherPathPtr make(bool shared_slots) { return gather_from_part(part.comm, shared_slots, over_row()); }
-  GatherPathPtr over_row() { return gather_over_row(row.comm, shard); }
-  // A forward: what the row gathered is kept in parts.
-  void pass_forward(GatherPath& path, at::ScalarType type = at::kFloat) {
-    path.start(torch::zeros({8}, type), GatherFrom::row, "unit");
-    path.finish();
-    path.keep();
-    path.release();
-    EXPECT_THAT(part.calls(), IsEmpty());
-    row.calls();
-  }
-
-  FakeComm row{3, 4}, part{1, 2};
-  const Tensor shard = torch::tensor({41.5F, 42.0F});
-};
-
-TEST_F(GatherFromPart, ForwardGathersInTheRow) {
-  const auto path = make(/*shared_slots=*/true);
-  const GuardedSlot room(8);
-  path->start(room.slot, GatherFrom::row, "unit");
-  path->finish();
-  path->keep();
-  path->release();
-  EXPECT_THAT(row.calls(),
-              ElementsAre("all_gather unit: 2 Float -> 8 Float", "wait all_gather unit", "release: 8 Float"));
-  EXPECT_THAT(part.calls(), IsEmpty());
-  EXPECT_THAT(floats(room.slot), ElementsAre(11.5, 12, 21.5, 22, 31.5, 32, 41.5, 42));
-}
-
-TEST_F(GatherFromPart, BackwardGathersWhatWasKeptInThePart) {
-  const auto path = make(/*shared_slots=*/true);
-  pass_forward(*path);
-  EXPECT_EQ(path->kept_bytes(), 4 * 4) << "half of the region on each of two ranks";
-  const GuardedSlot room(8);
-  EXPECT_TRUE(path->start(room.slot, GatherFrom::part, "unit").is_same(room.slot));
-  EXPECT_THAT(part.calls(), ElementsAre("all_gather unit in its group: 4 Float -> 8 Float"));
-  EXPECT_TRUE(room.untouched());
-  path->finish();
-  // This rank kept the second half; the other rank's is ten less, as the fake group has it.
-  EXPECT_THAT(floats(room.slot), ElementsAre(21.5, 22, 31.5, 32, 31.5, 32, 41.5, 42));
-  room.expect_only_the_slot_was_written();
-  path->release();
-  EXPECT_THAT(part.calls(), ElementsAre("wait all_gather unit in its group"));
-  EXPECT_THAT(row.calls(), IsEmpty());
-  path->drop_kept();
-  EXPECT_EQ(path->kept_bytes(), 0);
-}
-
-TEST_F(GatherFromPart, KeepsTheComputeDtype) {
-  const auto path = make(/*shared_slots=*/false);
-  pass_forward(*path, at::kBFloat16);
-  EXPECT_EQ(path->kept_bytes(), 4 * 2);
-  path->start(torch::zeros({8}, at::kBFloat16), GatherFrom::part, "unit");
-  EXPECT_THAT(part.calls(), ElementsAre("all_gather unit in its group: 4 BFloat16 -> 8 BFloat16"));
-}
-
-TEST_F(GatherFromPart, WithoutValuesNothingIsKept) {
-  const auto path = make(/*shared_slots=*/false);
-  path->keep();
-  EXPECT_EQ(path->kept_bytes(), 0);
-  path->start(torch::zeros({8}), GatherFrom::row, "unit");
-  path->drop();
-  path->keep();
-  EXPECT_EQ(path->kept_bytes(), 0) << "nor what was dropped";
-}
-
-TEST_F(GatherFromPart, OnlyASlotOfThePartAloneIsItsOwn) {
-  EXPECT_EQ(make(true)->memory(GatherFrom::part), SlotMemory::own);
-  EXPECT_EQ(make(true)->memory(GatherFrom::row), SlotMemory::arena);
-  EXPECT_EQ(make(false)->memory(GatherFrom::part), SlotMemory::arena);
-  EXPECT_TRUE(make(true)->can_keep());
-  EXPECT_FALSE(over_row()->can_keep());
-}
-
-TEST_F(GatherFromPart, MastersAreExactAndComeFromTheRow) {
-  const auto path =
-      gather_from_part(part.comm, /*shared_slots=*/false,
-                       gather_through_codec(row.comm, shard, std::make_shared<TruncatingCodec>()));
-  pass_forward(*path);
-  const Tensor whole = torch::zeros({8});
-  path->gather_master(whole, std::nullopt, "unit");
-  EXPECT_THAT(row.calls(), ElementsAre("all_gather unit: 2 Float -> 8 Float", "wait all_gather unit"));
-  EXPECT_THAT(part.calls(), IsEmpty());
-  EXPECT_THAT(floats(whole), ElementsAre(11.5, 12, 21.5, 22, 31.5, 32, 41.5, 42));
 }
 
 TEST_F(GatherPaths, InPlaceNeedNoSlot) {

@@ -4,16 +4,16 @@
 
 #include "support/fake_comm.h"
 #include "transfer/reduce_path.h"
-#include "unit/transfer/truncating_codec.h"
+#include "unit/transfer/path_data.h"
 
 namespace fsdp::detail {
 namespace {
 
 using at::Tensor;
-using fsdp::testing::FakeComm;
-using fsdp::testing::TruncatingCodec;
 using ::testing::ElementsAre;
+using testing::FakeComm;
 using ::testing::IsEmpty;
+using testing::TruncatingCodec;
 
 std::vector<double> numbers(const Tensor& tensor) {
   const Tensor flat = tensor.to(at::kDouble).contiguous();
