@@ -10,6 +10,10 @@
 #include <string>
 #include <vector>
 
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
 namespace fsdp {
 
 namespace detail {

@@ -14,7 +14,7 @@ struct UnitChoice {
   int ranks = 1;   // that hold it between them; 1: it is whole on every rank
   int pieces = 0;  // shards are made of so many equal pieces in all, whatever `ranks` is; 0: one each
   // Of floating-point parameters; empty: as the one before, `master` as the module has them.
-  std::optional<ElementType> master, compute, reduce;
+  std::optional<ElementType> master = std::nullopt, compute = std::nullopt, reduce = std::nullopt;
   bool keep_low_precision_grads = false;
   bool stays_gathered = false;  // from forward to backward
   int reshard_group = 0;        // that keep it between them from forward to backward; 0: none
@@ -26,10 +26,10 @@ struct UnitChoice {
 struct RegionSpec {
   RegionLayout layout;
   int ranks = 1;
-  ElementType master;          // of the shard
-  ElementType compute;         // of what is gathered
-  ElementType reduce;          // of gradients on the way
-  ElementType gradient;        // of the gradient shard
+  ElementType master = {};     // of the shard
+  ElementType compute = {};    // of what is gathered
+  ElementType reduce = {};     // of gradients on the way
+  ElementType gradient = {};   // of the gradient shard
   bool shared_shards = false;  // ranks' shards lie side by side: Note [Shared shards]
 
   int64_t total() const { return layout.total(ranks); }

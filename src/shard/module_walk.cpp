@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "runtime/unit.h"
 #include "watch/tag.h"
 
 namespace fsdp::detail {

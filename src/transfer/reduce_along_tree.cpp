@@ -10,9 +10,9 @@ namespace fsdp::detail {
 
 namespace {
 
-class ThroughCodec final : public ReducePath {
+class SumThroughCodec final : public ReducePath {
  public:
-  ThroughCodec(const Comm& row, ReduceOp op, std::shared_ptr<const Codec> codec)
+  SumThroughCodec(const Comm& row, ReduceOp op, std::shared_ptr<const Codec> codec)
       : row_(row), op_(op), codec_(std::move(codec)) {}
   Work start(const at::Tensor& sum, const at::Tensor& buffer, const std::string& label) override {
     sum_along_tree(row_, as_reals(sum), as_reals(buffer), label, codec_.get());
@@ -47,7 +47,7 @@ class AlongTree final : public ReducePath {
 }  // namespace
 
 ReducePathPtr reduce_through_codec(const Comm& row, ReduceOp op, std::shared_ptr<const Codec> codec) {
-  return std::make_unique<ThroughCodec>(row, op, std::move(codec));
+  return std::make_unique<SumThroughCodec>(row, op, std::move(codec));
 }
 ReducePathPtr reduce_along_tree(const Comm& row, const Comm* column) {
   return std::make_unique<AlongTree>(row, column, /*whole=*/false);

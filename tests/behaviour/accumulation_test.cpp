@@ -2,8 +2,7 @@
 // of a plain loop that sums in the same order.
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -16,7 +15,7 @@ constexpr int kSteps = 5;
 enum class Turn { reduce, keep_back };
 using Turns = std::vector<Turn>;
 
-struct Course {
+struct Accumulated {
   std::string learner;
   int ranks = 2;
   Turns turns;
@@ -28,63 +27,22 @@ struct Course {
   WrapPolicy wrap = by_size(200);
 };
 
-int64_t batch_number(const Course& run, int step, size_t turn, int rank) {
+int64_t batch_number(const Accumulated& run, int step, size_t turn, int rank) {
   return (step * static_cast<int64_t>(run.turns.size()) + static_cast<int64_t>(turn)) * run.ranks + rank;
 }
 
-// The sums a rank has kept back, and the gradient all ranks have so far; undefined: none.
-struct Sums {
-  std::vector<Tensor> kept;  // per rank
-  Tensor total;
-
-  void take(int rank, const Tensor& grad) {
-    if (!grad.defined()) return;
-    Tensor& sum = kept[static_cast<size_t>(rank)];
-    sum = sum.defined() ? sum + grad : grad;
-  }
-  void reduce(const Course& run) {
-    Tensor like;
-    for (const Tensor& sum : kept)
-      if (sum.defined()) like = sum;
-    if (!like.defined()) return;
-    for (Tensor& sum : kept)
-      if (!sum.defined()) sum = at::zeros_like(like);
-    Tensor result = tree_sum(kept);
-    if (run.op == ReduceOp::average) result = result.mul(1.0F / static_cast<float>(run.ranks));
-    total = total.defined() ? total + result : result;
-    for (Tensor& sum : kept) sum = Tensor();
-  }
-};
-
-// Tied parameters once.
-std::vector<Tensor> trainable(Learner& learner) {
-  std::vector<Tensor> params;
-  for (auto& param : learner.parameters())
-    if (param.requires_grad() &&
-        std::none_of(params.begin(), params.end(), [&](const Tensor& seen) { return seen.is_same(param); }))
-      params.push_back(param);
-  return params;
-}
-
-State train_reference(Learner& learner, const Course& run) {
-  const std::vector<Tensor> params = trainable(learner);
-  const auto optimizer = make_optimizer(run.optim, params);
-  std::vector<Sums> sums(params.size(), Sums{std::vector<Tensor>(static_cast<size_t>(run.ranks)), {}});
+State train_reference(Learner& learner, const Accumulated& run) {
+  PlainTrainer trainer(learner, run.ranks, {.op = run.op});
+  const auto optimizer = make_optimizer(run.optim, trainer.parameters());
   for (int step = 0; step < kSteps; ++step) {
     for (size_t turn = 0; turn < run.turns.size(); ++turn) {
-      for (int rank = 0; rank < run.ranks; ++rank) {
-        optimizer->zero_grad();
-        learner.forward(learner.batch(batch_number(run, step, turn, rank))).backward();
-        for (size_t i = 0; i < params.size(); ++i) sums[i].take(rank, params[i].grad());
-      }
-      if (run.turns[turn] == Turn::reduce)
-        for (Sums& one : sums) one.reduce(run);
+      trainer.collect(
+          [&](int rank) { return learner.forward(learner.batch(batch_number(run, step, turn, rank))); });
+      if (run.turns[turn] == Turn::reduce) trainer.reduce();
     }
-    for (size_t i = 0; i < params.size(); ++i)
-      params[i].mutable_grad() = std::exchange(sums[i].total, Tensor());
-    optimizer->step();
+    trainer.step(*optimizer);
   }
-  return state_of(learner);
+  return trainer.state();
 }
 
 void backward(Sharded<Learner>& model, int64_t number, Turn turn) {
@@ -96,15 +54,12 @@ void backward(Sharded<Learner>& model, int64_t number, Turn turn) {
   }
 }
 
-void expect_reference(const Course& run, const std::function<std::shared_ptr<Learner>()>& make) {
+void expect_reference(const Accumulated& run, const std::function<std::shared_ptr<Learner>()>& make) {
   SCOPED_TRACE(run.learner + " on " + std::to_string(run.ranks) + " ranks, strategy " +
                std::to_string(static_cast<int>(run.strategy)));
-  const auto plain = make();
-  const State wanted = train_reference(*plain, run);
-  std::vector<std::shared_ptr<Learner>> modules;
-  for (int r = 0; r < run.ranks; ++r) modules.push_back(make());
+  const State wanted = train_reference(*make(), run);
   EXPECT_NO_THROW(run_ranks(run.ranks, [&](World& world) {
-    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())],
+    auto model = fully_shard(world, make(),
                              {.wrap = run.wrap,
                               .strategy = run.strategy,
                               .precision = run.precision,
@@ -117,12 +72,11 @@ void expect_reference(const Course& run, const std::function<std::shared_ptr<Lea
       optimizer->step();
       optimizer->zero_grad();
     }
-    const std::string different = difference(state_of(model), wanted);
-    require(different.empty(), different);
+    require_same(state_of(model), wanted);
   }));
 }
 
-void expect_reference(const Course& run) {
+void expect_reference(const Accumulated& run) {
   expect_reference(run, [&] { return make_learner(run.learner); });
 }
 
@@ -301,12 +255,10 @@ TEST(Accumulation, NoSyncOfABlockEndsThoughTheRootWasSharded) {
 // A step from gradients that zero_grad() has dropped is a step from none.
 TEST(Accumulation, ZeroGradForgetsWhatWasReduced) {
   for (const int ranks : {1, 2, 3}) {
-    const Course run{.learner = "gpt2", .ranks = ranks, .turns = {Turn::reduce}};
+    const Accumulated run{.learner = "gpt2", .ranks = ranks, .turns = {Turn::reduce}};
     const State wanted = train_reference(*make_learner("gpt2"), run);
-    std::vector<std::shared_ptr<Learner>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
     run_ranks(ranks, [&](World& world) {
-      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+      auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
       const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
       for (int step = 0; step < kSteps; ++step) {
         backward(model, 100 + step, Turn::reduce);
@@ -316,18 +268,16 @@ TEST(Accumulation, ZeroGradForgetsWhatWasReduced) {
         // Both ways of forgetting: none, and zeros.
         optimizer->zero_grad(/*set_to_none=*/step % 2 == 0);
       }
-      const std::string different = difference(state_of(model), wanted);
-      require(different.empty(), different);
+      require_same(state_of(model), wanted);
     });
   }
 }
 
 TEST(Accumulation, ZeroGradForgetsWhatWasKeptBack) {
-  const Course run{.learner = "mlp", .ranks = 2, .turns = {Turn::reduce}};
+  const Accumulated run{.learner = "mlp", .ranks = 2, .turns = {Turn::reduce}};
   const State wanted = train_reference(*make_learner("mlp"), run);
-  std::vector<std::shared_ptr<Learner>> modules = {make_learner("mlp"), make_learner("mlp")};
   run_ranks(2, [&](World& world) {
-    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+    auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
     const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
     for (int step = 0; step < kSteps; ++step) {
       backward(model, 100 + step, Turn::keep_back);
@@ -336,8 +286,7 @@ TEST(Accumulation, ZeroGradForgetsWhatWasKeptBack) {
       optimizer->step();
       model.zero_grad();
     }
-    const std::string different = difference(state_of(model), wanted);
-    require(different.empty(), different);
+    require_same(state_of(model), wanted);
   });
 }
 
@@ -386,40 +335,14 @@ TEST(Accumulation, NoSyncInTheFirstStepDoesNotSpoilThePlan) {
 }
 
 TEST(Accumulation, TwoForwardsOneBackward) {
-  for (const int ranks : {1, 2, 3}) {
-    const auto plain = make_learner("gpt2");
-    const auto loss_of = [ranks](auto& model, Learner& learner, int step, int rank) {
-      return model(learner.batch(step * ranks + rank)) + model(learner.batch(100 + step * ranks + rank));
-    };
-    const auto params = trainable(*plain);
-    const auto optimizer = make_optimizer(Optim::sgd, params);
-    for (int step = 0; step < kSteps; ++step) {
-      std::vector<std::vector<Tensor>> grads(params.size());
-      for (int rank = 0; rank < ranks; ++rank) {
-        optimizer->zero_grad();
-        const auto call = [&](const std::vector<Tensor>& batch) { return plain->forward(batch); };
-        loss_of(call, *plain, step, rank).backward();
-        for (size_t i = 0; i < grads.size(); ++i) grads[i].push_back(params[i].grad());
-      }
-      for (size_t i = 0; i < grads.size(); ++i)
-        params[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
-      optimizer->step();
-    }
-    const State wanted = state_of(*plain);
-    std::vector<std::shared_ptr<Learner>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
-    run_ranks(ranks, [&](World& world) {
-      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
-      const auto sharded = make_optimizer(Optim::sgd, model.parameters());
-      for (int step = 0; step < kSteps; ++step) {
-        loss_of(model, model.module(), step, world.rank()).backward();
-        sharded->step();
-        sharded->zero_grad();
-      }
-      const std::string different = difference(state_of(model), wanted);
-      require(different.empty(), different);
-    });
-  }
+  const auto make = [] { return make_learner("gpt2"); };
+  expect_same(make,
+              [](auto& model, const Moment& now) {
+                const Learner& learner = model.module();
+                const Tensor first = model(learner.batch(now.index()));
+                model.backward(first + model(learner.batch(100 + now.index())));
+              },
+              {{"sizes", {.wrap = by_size(200)}}}, {.optimizer = optimizer_of(Optim::sgd)});
 }
 
 }  // namespace

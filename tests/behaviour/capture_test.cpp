@@ -92,35 +92,28 @@ TEST(Capture, OnTheCpuAllStepsRunAsUsual) {
 
 TEST(GpuCapture, TrainsToTheBit) {
   for (const bool low : {false, true})
-    run_processes(
-        1, [&](World& world) { compare(world, low ? bf16() : fp32(), {}, kCaptureSteps - 3); },
-        c10::Device(c10::kCUDA, 0));
+    run_on_gpus(1, [&](World& world) { compare(world, low ? bf16() : fp32(), {}, kCaptureSteps - 3); });
 }
 
 TEST(GpuCapture, OtherShapesAndSumsRunAsUsual) {
   const CaptureCourse course{.rows = [](int i) { return i == 6 ? int64_t{5} : int64_t{8}; },
                              .adds = [](int i) { return i == 8; }};
-  run_processes(
-      1, [&](World& world) { compare(world, fp32(), course, kCaptureSteps - 3 - 2); },
-      c10::Device(c10::kCUDA, 0));
+  run_on_gpus(1, [&](World& world) { compare(world, fp32(), course, kCaptureSteps - 3 - 2); });
 }
 
 TEST(GpuCapture, DropsOtherElementsInEveryReplay) {
-  run_processes(
-      1,
-      [](World& world) {
-        auto model = fully_shard(world, std::make_shared<Net>(0.5));
-        auto step = capture(model);
-        const auto x = values(8, 16, 1, world.device()), y = values(8, 4, 2, world.device());
-        std::set<double> seen;
-        for (int i = 0; i < 8; ++i) {
-          seen.insert(step(x, y).item<double>());
-          model.zero_grad();
-        }
-        require(step.replays() == 5, "replays");
-        require(seen.size() == 8, "the same elements were dropped twice");
-      },
-      c10::Device(c10::kCUDA, 0));
+  run_on_gpus(1, [](World& world) {
+    auto model = fully_shard(world, std::make_shared<Net>(0.5));
+    auto step = capture(model);
+    const auto x = values(8, 16, 1, world.device()), y = values(8, 4, 2, world.device());
+    std::set<double> seen;
+    for (int i = 0; i < 8; ++i) {
+      seen.insert(step(x, y).item<double>());
+      model.zero_grad();
+    }
+    require(step.replays() == 5, "replays");
+    require(seen.size() == 8, "the same elements were dropped twice");
+  });
 }
 
 // A forward that reads a value on the host.
@@ -132,22 +125,18 @@ struct Reading : Net {
 };
 
 TEST(GpuCapture, WhatCannotBeRecordedRunsAsUsual) {
-  run_processes(
-      1,
-      [](World& world) {
-        auto model = fully_shard(world, std::make_shared<Reading>(), {.wrap = by_size(200)});
-        auto step = capture(model);
-        const auto x = values(8, 16, 1, world.device()), y = values(8, 4, 2, world.device());
-        std::set<double> seen;
-        for (int i = 0; i < 6; ++i) {
-          seen.insert(step(x, y).item<double>());
-          for (const auto& slice : model.parameters())
-            require(slice.grad().defined(), "a gradient is missing");
-          model.zero_grad();
-        }
-        require(step.replays() == 0 && seen.size() == 1, "other losses");
-      },
-      c10::Device(c10::kCUDA, 0));
+  run_on_gpus(1, [](World& world) {
+    auto model = fully_shard(world, std::make_shared<Reading>(), {.wrap = by_size(200)});
+    auto step = capture(model);
+    const auto x = values(8, 16, 1, world.device()), y = values(8, 4, 2, world.device());
+    std::set<double> seen;
+    for (int i = 0; i < 6; ++i) {
+      seen.insert(step(x, y).item<double>());
+      for (const auto& slice : model.parameters()) require(slice.grad().defined(), "a gradient is missing");
+      model.zero_grad();
+    }
+    require(step.replays() == 0 && seen.size() == 1, "other losses");
+  });
 }
 
 }  // namespace

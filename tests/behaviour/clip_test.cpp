@@ -2,14 +2,12 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include <cmath>
 #include <limits>
+#include <map>
 #include <mutex>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -20,28 +18,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // torch adds up norms in fp32, we in fp64: its rounding, of a few thousand terms.
 constexpr double kTolerance = 1e-5;
 
-std::vector<Tensor> unique_parameters(Learner& learner) {
-  std::vector<Tensor> params;
-  for (auto& param : learner.parameters())
-    if (std::none_of(params.begin(), params.end(), [&](const Tensor& seen) { return seen.is_same(param); }))
-      params.push_back(param);
-  return params;
-}
-
-// The plain model with the averaged gradients of all ranks' batches.
-std::shared_ptr<Learner> plain_with_gradients(const std::string& name, int ranks) {
-  auto learner = make_learner(name);
-  const auto params = unique_parameters(*learner);
-  std::vector<std::vector<Tensor>> grads(params.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    learner->zero_grad();
-    learner->forward(learner->batch(rank)).backward();
-    for (size_t i = 0; i < params.size(); ++i) grads[i].push_back(params[i].grad());
-  }
-  for (size_t i = 0; i < params.size(); ++i)
-    if (grads[i].front().defined())
-      params[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
-  return learner;
+// Trains the plain model; it has the averaged gradients of all ranks' first batches.
+PlainTrainer with_gradients(Learner& learner, int ranks) {
+  PlainTrainer trainer(learner, ranks);
+  trainer.backward([&](int rank) { return learner.forward(learner.batch(rank)); });
+  return trainer;
 }
 
 // This rank's slice of a whole tensor.
@@ -52,14 +33,15 @@ Tensor slice_of(const Tensor& whole, const ParameterInfo& info) {
 }
 
 // The sharded gradients are the plain ones, up to `tolerance` of the largest.
-void require_gradients(Sharded<Learner>& model, Learner& plain, double tolerance) {
-  const auto wanted = plain.named_parameters();
+void require_near(const Sharded<Learner>& model, const State& wanted, double tolerance) {
   for (const auto& item : model.named_parameters()) {
-    const Tensor& grad = wanted[item.key()].grad();
-    require(grad.defined() == item.value().grad().defined(), item.key() + " has a gradient, or none");
-    if (!grad.defined()) continue;
-    const Tensor slice = slice_of(grad, model.parameter_info(item.key()));
-    require(at::allclose(item.value().grad(), slice, tolerance, tolerance * grad.abs().max().item<double>()),
+    const auto found = wanted.find(item.key());
+    require((found != wanted.end()) == item.value().grad().defined(),
+            item.key() + " has a gradient, or none");
+    if (found == wanted.end()) continue;
+    const Tensor slice = slice_of(found->second, model.parameter_info(item.key()));
+    require(at::allclose(item.value().grad(), slice, tolerance,
+                         tolerance * found->second.abs().max().item<double>()),
             item.key() + "'s gradient is the plain model's");
   }
 }
@@ -73,20 +55,19 @@ struct Case {
 void expect_torchs_norm(const Case& one, double norm_type, double share) {
   SCOPED_TRACE(one.learner + " on " + std::to_string(one.ranks) + " ranks, norm " +
                std::to_string(norm_type));
-  const auto plain = plain_with_gradients(one.learner, one.ranks);
-  const double whole = torch::nn::utils::clip_grad_norm_(unique_parameters(*plain), 1e30, norm_type);
+  const auto learner = make_learner(one.learner);
+  const PlainTrainer plain = with_gradients(*learner, one.ranks);
+  const double whole = torch::nn::utils::clip_grad_norm_(plain.parameters(), 1e30, norm_type);
   const double limit = whole * share;
-  torch::nn::utils::clip_grad_norm_(unique_parameters(*plain), limit, norm_type);
-  std::vector<std::shared_ptr<Learner>> modules;
-  for (int r = 0; r < one.ranks; ++r) modules.push_back(make_learner(one.learner));
+  torch::nn::utils::clip_grad_norm_(plain.parameters(), limit, norm_type);
   std::vector<double> norms;
   std::mutex mutex;
   EXPECT_NO_THROW(run_ranks(one.ranks, [&](World& world) {
-    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], one.options);
+    auto model = fully_shard(world, make_learner(one.learner), one.options);
     model(model.module().batch(world.rank())).backward();
     const Tensor norm = model.clip_grad_norm_(limit, norm_type);
     require(norm.dim() == 0, "a scalar");
-    require_gradients(model, *plain, 2 * kTolerance);
+    require_near(model, plain.gradients(), 2 * kTolerance);
     const std::lock_guard lock(mutex);
     norms.push_back(norm.item<double>());
   }));
@@ -107,14 +88,13 @@ TEST(Clip, EveryNormEqualsTorchs) {
 // Within the limit nothing is scaled: the bits stay.
 TEST(Clip, SmallGradientsStayAsTheyAre) {
   for (const int ranks : {1, 2, 3}) {
-    const auto plain = plain_with_gradients("gpt2", ranks);
-    std::vector<std::shared_ptr<Learner>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
+    const auto learner = make_learner("gpt2");
+    const State wanted = with_gradients(*learner, ranks).gradients();
     run_ranks(ranks, [&](World& world) {
-      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+      auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
       model(model.module().batch(world.rank())).backward();
       model.clip_grad_norm_(1e6);
-      require_gradients(model, *plain, 0);
+      require_gradients(model, wanted);
     });
   }
 }
@@ -174,19 +154,18 @@ TEST(Clip, NanReachesEveryRank) {
 
 TEST(Clip, ValuesAreClippedAsTorchDoes) {
   for (const int ranks : {1, 2, 3, 4}) {
-    const auto plain = plain_with_gradients("gpt2", ranks);
+    const auto learner = make_learner("gpt2");
+    const PlainTrainer plain = with_gradients(*learner, ranks);
     double largest = 0;
-    for (const Tensor& param : unique_parameters(*plain))
-      largest = std::max(largest, param.grad().abs().max().item<double>());
-    torch::nn::utils::clip_grad_value_(unique_parameters(*plain), largest / 10);
-    std::vector<std::shared_ptr<Learner>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
+    for (const auto& [name, grad] : plain.gradients())
+      largest = std::max(largest, grad.abs().max().item<double>());
+    torch::nn::utils::clip_grad_value_(plain.parameters(), largest / 10);
+    const State wanted = plain.gradients();
     run_ranks(ranks, [&](World& world) {
-      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())],
-                               {.wrap = by_size(200), .replicate_below = 50});
+      auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200), .replicate_below = 50});
       model(model.module().batch(world.rank())).backward();
       model.clip_grad_value_(largest / 10);
-      require_gradients(model, *plain, 0);
+      require_gradients(model, wanted);
     });
   }
 }
@@ -197,33 +176,24 @@ TEST(Clip, TrainingWithClipping) {
   constexpr int kSteps = 8;
   constexpr double kLimit = 0.2;
   for (const int ranks : {1, 2, 3}) {
-    const auto plain = make_learner("gpt2");
-    const auto params = unique_parameters(*plain);
-    const auto optimizer = make_optimizer(Optim::sgd, params);
+    const auto learner = make_learner("gpt2");
+    PlainTrainer plain(*learner, ranks);
+    const auto optimizer = make_optimizer(Optim::sgd, plain.parameters());
     for (int step = 0; step < kSteps; ++step) {
-      std::vector<std::vector<Tensor>> grads(params.size());
-      for (int rank = 0; rank < ranks; ++rank) {
-        optimizer->zero_grad();
-        plain->forward(plain->batch(step * ranks + rank)).backward();
-        for (size_t i = 0; i < params.size(); ++i) grads[i].push_back(params[i].grad());
-      }
-      for (size_t i = 0; i < params.size(); ++i)
-        params[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
-      EXPECT_GT(torch::nn::utils::clip_grad_norm_(params, kLimit), kLimit) << "clipping has something to do";
-      optimizer->step();
+      plain.backward([&](int rank) { return learner->forward(learner->batch(step * ranks + rank)); });
+      EXPECT_GT(torch::nn::utils::clip_grad_norm_(plain.parameters(), kLimit), kLimit)
+          << "clipping has something to do";
+      plain.step(*optimizer);
     }
-    const State wanted = state_of(*plain);
-    std::vector<std::shared_ptr<Learner>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
+    const State wanted = plain.state();
     run_ranks(ranks, [&](World& world) {
-      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
-      const auto sharded = make_optimizer(Optim::sgd, model.parameters());
-      for (int step = 0; step < kSteps; ++step) {
-        model(model.module().batch(step * ranks + world.rank())).backward();
-        model.clip_grad_norm_(kLimit);
-        sharded->step();
-        sharded->zero_grad();
-      }
+      auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
+      ShardedTwin twin(world, model, optimizer_of(Optim::sgd));
+      for (int step = 0; step < kSteps; ++step)
+        twin.train([&](auto& twin, const Moment&) {
+          twin.loss().backward();
+          twin.clip_grad_norm_(kLimit);
+        });
       const double off = drift(state_of(model), wanted);
       require(off < kTolerance, "drift " + std::to_string(off));
     });

@@ -1,8 +1,7 @@
 // Promise: what ranks send each other can be transformed, in gathers and in reduces.
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {

@@ -2,8 +2,7 @@
 // when asked for.
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {

@@ -1,12 +1,8 @@
 // Promise: what programs do that our own tests did not think of gives the numbers of a plain loop. One test
 // per kind of program; random ones are in tests/fuzz.
-#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
-#include <thread>
-
-#include "base/clock.h"
-#include "behaviour/programs.h"
+#include "behaviour/small_net.h"
 
 namespace fsdp::testing {
 namespace {
@@ -34,32 +30,32 @@ Tensor squares(const std::vector<Tensor>& params) {
 }
 
 // This rank's slices of whole gradients, compared; the order of two terms does not show.
-void require_gradients(const ShardedModel& model, torch::nn::Module& plain, const std::string& when) {
-  for (const auto& item : model.named_parameters()) {
-    const Tensor& wanted = plain.named_parameters()[item.key()].grad();
+void require_near_gradients(const ShardedModel& model, const State& wanted, const std::string& when) {
+  for (const auto& item : model.named_parameters())
     for (const auto& shard : model.parameter_info(item.key()).shards) {
       if (!shard.is_local || shard.size == 0) continue;
-      require(item.value().grad().defined(), when + ": " + item.key() + " has a gradient");
-      require(torch::allclose(item.value().grad(), wanted.flatten().narrow(0, shard.start, shard.size), 1e-5,
-                              1e-7),
+      const bool used = wanted.contains(item.key());
+      require(item.value().grad().defined() == used, when + ": " + item.key() + " has a gradient, or none");
+      if (!used) continue;
+      const Tensor slice = wanted.at(item.key()).flatten().narrow(0, shard.start, shard.size);
+      require(torch::allclose(item.value().grad(), slice, 1e-5, 1e-7),
               when + ": the gradient of " + item.key());
     }
-  }
 }
 
 // The mean over ranks of the model's gradients, and the penalty's, which every rank has of its slices alone.
-std::shared_ptr<NetImpl> plain_penalty(int ranks) {
-  auto plain = make_seeded(make_net);
-  Tensor total = squares(plain->parameters());
-  for (int r = 0; r < ranks; ++r)
-    total = total + loss_of(plain->forward(Moment{0, r, ranks}.randn({4, 6}))) / ranks;
-  total.backward();
-  return plain;
+State plain_penalty(int ranks) {
+  const auto net = make_seeded(make_net);
+  PlainTrainer trainer(*net, ranks);
+  trainer.backward([&](int rank) {
+    return loss_of(net->forward(Moment{0, rank, ranks}.randn({4, 6}))) + squares(net->parameters());
+  });
+  return trainer.gradients();
 }
 
 TEST(Exact, APenaltyOverSlicesIsAddedWheneverItIsComputed) {
   for (const int ranks : {1, 2, 3}) {
-    const auto plain = plain_penalty(ranks);
+    const State wanted = plain_penalty(ranks);
     for (const ShardOptions& options : exact_options())
       for (const bool first : {true, false})
         for (const bool kept_back : {false, true})
@@ -74,8 +70,8 @@ TEST(Exact, APenaltyOverSlicesIsAddedWheneverItIsComputed) {
               (loss + (first ? before : squares(model.parameters()))).backward();
             }
             if (kept_back) (0 * loss_of(model(x))).backward();
-            require_gradients(model, *plain,
-                              std::string(first ? "first" : "last") + (kept_back ? ", kept back" : ""));
+            require_near_gradients(model, wanted,
+                                   std::string(first ? "first" : "last") + (kept_back ? ", kept back" : ""));
           });
   }
 }
@@ -117,7 +113,7 @@ TEST(Exact, ALoopInsideRunTrainsAsOutside) {
         });
       else
         for (int s = 0; s < kExactSteps; ++s) step(s, [&](const Tensor& x) { return model(x); });
-      const State mine = weights_of(model);
+      const State mine = state_of(model);
       if (world.rank() == 0) state = mine;
     });
     return state;
@@ -209,7 +205,8 @@ TEST(Exact, AParameterThatSomeRanksBeginToUse) {
         options.wrap = by_type<GatedBlockImpl>();
         run_ranks(ranks, [&](World& world) {
           auto model = fully_shard(world, make_seeded([] { return std::make_shared<GatedImpl>(); }), options);
-          auto plain = make_seeded([] { return std::make_shared<GatedImpl>(); });
+          const auto plain = make_seeded([] { return std::make_shared<GatedImpl>(); });
+          PlainTrainer trainer(*plain, ranks);
           for (int s = 0; s < 6; ++s) {
             // From the third step on one rank uses the gate, then in one of two forwards only.
             const auto loss = [&](auto&& call, int r) {
@@ -218,25 +215,15 @@ TEST(Exact, AParameterThatSomeRanksBeginToUse) {
               const Tensor one = loss_of(call(now.randn({4, 8}), gated, early));
               return s < 4 ? one : one + loss_of(call(now.randn({4, 8}, 1), false, early));
             };
-            loss([&](const Tensor& x, bool g, bool e) { return model(x, g, e); }, world.rank()).backward();
-            Tensor total = torch::zeros({});
-            for (int r = 0; r < ranks; ++r)
-              total =
-                  total +
-                  loss([&](const Tensor& x, bool g, bool e) { return plain->forward(x, g, e); }, r) / ranks;
-            total.backward();
-            for (const char* name : {"first.gate", "second.gate", "third.gate"}) {
-              const bool used = s >= 2 && name == std::string(early ? "first.gate" : "second.gate");
-              Tensor slice = model.named_parameters()[name];
-              require(slice.grad().defined() == used || slice.numel() == 0,
-                      std::string(name) + " has a gradient");
-              if (used) continue;
-              plain->named_parameters()[name].mutable_grad() = torch::zeros({8});
-              slice.mutable_grad() = torch::zeros_like(slice);
-            }
-            require_gradients(model, *plain, "step " + std::to_string(s));
+            loss(model, world.rank()).backward();
+            trainer.backward([&](int r) {
+              return loss([&](const Tensor& x, bool g, bool e) { return plain->forward(x, g, e); }, r);
+            });
+            const State wanted = trainer.gradients();
+            require(wanted.contains(early ? "first.gate" : "second.gate") == (s >= 2), "the gate is used");
+            require_near_gradients(model, wanted, "step " + std::to_string(s));
             model.zero_grad();
-            plain->zero_grad();
+            trainer.load();
           }
         });
       }
@@ -303,122 +290,6 @@ TEST(Exact, CyclesThatComeInTurnAreAllPlanned) {
   EXPECT_EQ(judge, plain);
   EXPECT_EQ(dropped, plain);
   EXPECT_EQ(frozen, plain);
-}
-
-// The others sleep before their forward; the error of this rank's own does not wait for them.
-TEST(Exact, AnErrorInForwardReachesItsOwnerAtOnce) {
-  std::string told;
-  try {
-    run_processes(2, [](World& world) {
-      auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
-      const Tensor x = Moment{}.randn({4, 6});
-      for (int s = 0; s < 3; ++s) loss_of(model(x)).backward();
-      model.zero_grad();
-      detail::Clock::time_point thrown;
-      try {
-        model
-            .run([&](NetImpl& net) {
-              Tensor h = net.in(x);
-              thrown = detail::Clock::now();
-              if (world.rank() == 1) throw std::runtime_error("sample 17 is corrupt");
-              std::this_thread::sleep_for(std::chrono::seconds(3));
-              for (auto& block : net.blocks) h = block(h);
-              return loss_of(net.out(h));
-            })
-            .backward();
-      } catch (const std::runtime_error&) {
-        require(world.rank() == 0 || detail::elapsed_since(thrown) < std::chrono::seconds(1),
-                "the error waits for nobody");
-        throw;
-      }
-    });
-  } catch (const std::exception& error) {
-    told = error.what();
-  }
-  EXPECT_NE(told.find("sample 17 is corrupt"), std::string::npos) << told;
-}
-
-// A call inside a call, whose error the outer one catches: nothing has failed.
-TEST(Exact, AnErrorThatForwardItselfCatchesIsNoFailure) {
-  run_ranks(2, [](World& world) {
-    auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
-    const Tensor x = Moment{}.randn({4, 6});
-    for (int s = 0; s < 3; ++s) {
-      const Tensor loss = model.run([&](NetImpl& net) {
-        try {
-          model.run([](NetImpl&) { throw std::runtime_error("caught inside"); });
-        } catch (const std::runtime_error&) {
-        }
-        return loss_of(net.forward(x));
-      });
-      require(model.training_state() == TrainingState::forward_backward,
-              "the outer call goes on to backward");
-      loss.backward();
-      model.zero_grad();
-    }
-  });
-}
-
-TEST(Exact, ManyRanksHearTheFirstCause) {
-  for (int round = 0; round < repeats(5, 20); ++round) {
-    std::string told;
-    try {
-      run_processes(4, [](World& world) {
-        auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
-        for (int s = 0; s < 4; ++s) {
-          model
-              .run([&](NetImpl& net) {
-                const Tensor h = net.in(Moment{}.randn({4, 6}));
-                if (s == 2 && world.rank() == 2) throw std::runtime_error("sample 17 is corrupt");
-                return loss_of(net.out(net.blocks[0](h)));
-              })
-              .backward();
-          model.zero_grad();
-        }
-      });
-    } catch (const std::exception& error) {
-      told = error.what();
-    }
-    EXPECT_NE(told.find("rank 2 of 4 failed"), std::string::npos) << told;
-    EXPECT_NE(told.find("sample 17 is corrupt"), std::string::npos) << told;
-  }
-}
-
-// Allocations of at least `from` bytes fail.
-class NoMemory final : public c10::Allocator {
- public:
-  NoMemory(c10::Allocator* next, size_t from) : next_(next), from_(from) {}
-  c10::DataPtr allocate(size_t bytes) override {
-    TORCH_CHECK(bytes < from_, "no memory for ", bytes, " bytes");
-    return next_->allocate(bytes);
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return next_->raw_deleter(); }
-  void copy_data(void* to, const void* from, std::size_t n) const override { default_copy_data(to, from, n); }
-
- private:
-  c10::Allocator* next_;
-  size_t from_;
-};
-
-TEST(Exact, FullParamsWithoutMemoryLeavesTheModelAsItWas) {
-  run_processes(1, [](World& world) {
-    auto net = std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(8, 8), torch::nn::Linear(8, 300),
-                                                           torch::nn::Linear(300, 8));
-    ShardOptions options = sharded_by(by_size(1));
-    options.precision = bf16();
-    auto model = fully_shard(world, net, options);
-    const Tensor x = Moment{}.randn({4, 8});
-    const Tensor before = model.operator()(x);
-    c10::Allocator* usual = c10::GetCPUAllocator();
-    NoMemory none(usual, 9000);
-    c10::SetCPUAllocator(&none, /*priority=*/255);
-    std::string told = refusal([&] { const auto whole = model.full_params(); });
-    c10::SetCPUAllocator(usual, /*priority=*/255);
-    require_words(told, "no memory for");
-    require(model(x).equal(before), "the model computes as before");
-    { const auto whole = model.full_params(); }
-    require(model(x).equal(before), "and full_params() works again");
-  });
 }
 
 // Through a codec, complex numbers keep both parts and integers all digits.

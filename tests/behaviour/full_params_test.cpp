@@ -4,8 +4,7 @@
 
 #include <sstream>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -36,7 +35,7 @@ TEST(FullParams, WithoutWriteBackNothingChanges) {
       const at::NoGradGuard no_grad;
       for (auto& param : model.module().parameters()) param.zero_();
     }
-    require(difference(state_of(model), before).empty(), difference(state_of(model), before));
+    require_same(state_of(model), before);
   });
 }
 
@@ -58,7 +57,7 @@ TEST(FullParams, AModuleIsLoadedThere) {
       input.load_from(stream);
       model.module().load(input);
     }
-    require(difference(state_of(model), wanted).empty(), difference(state_of(model), wanted));
+    require_same(state_of(model), wanted);
     const auto loss = model(model.module().batch(world.rank()));
     loss.backward();
     require(loss.isfinite().item<bool>(), "trains on");
@@ -74,8 +73,7 @@ TEST(FullParams, OnRank0Only) {
       const auto whole = model.full_params(FullParamsOptions{.rank0_only = true, .offload = true});
       bool refused = false;
       try {
-        const std::string different = difference(state_of(model.module()), wanted);
-        require(different.empty(), different);
+        require_same(state_of(model.module()), wanted);
       } catch (const c10::Error& error) {
         refused = std::string(error.what()).find("is sharded") != std::string::npos;
       }
@@ -133,30 +131,24 @@ TEST(FullParams, OfOneModuleAndInsideEachOther) {
 }
 
 TEST(GpuFullParams, OffloadedParametersAreInHostMemory) {
-  run_processes(
-      2,
-      [](World& world) {
-        ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-        for (const Precision& precision : {fp32(), bf16()}) {
-          auto model =
-              fully_shard(world, make_learner("mlp"), {.wrap = by_size(200), .precision = precision});
-          train_sharded(model, world, 3, Optim::sgd);
-          State wanted = state_of(model);
-          {
-            const auto whole = model.full_params(FullParamsOptions{.write_back = true, .offload = true});
-            for (auto& [name, value] : state_of(model.module())) {
-              require(value.is_cpu() && value.scalar_type() == at::kFloat, name + " is in host memory");
-              require(at::equal(value, wanted.at(name).cpu()), name);
-            }
-            const at::NoGradGuard no_grad;
-            for (auto& param : model.module().parameters()) param.mul_(2);
-          }
-          for (const auto& [name, value] : state_of(model))
-            require(at::equal(value, wanted.at(name) * 2), name);
-          train_sharded(model, world, 3, Optim::sgd);
+  run_on_gpus(2, [](World& world) {
+    for (const Precision& precision : {fp32(), bf16()}) {
+      auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200), .precision = precision});
+      train_sharded(model, world, 3, Optim::sgd);
+      State wanted = state_of(model);
+      {
+        const auto whole = model.full_params(FullParamsOptions{.write_back = true, .offload = true});
+        for (auto& [name, value] : state_of(model.module())) {
+          require(value.is_cpu() && value.scalar_type() == at::kFloat, name + " is in host memory");
+          require(at::equal(value, wanted.at(name).cpu()), name);
         }
-      },
-      c10::Device(c10::kCUDA, 0));
+        const at::NoGradGuard no_grad;
+        for (auto& param : model.module().parameters()) param.mul_(2);
+      }
+      for (const auto& [name, value] : state_of(model)) require(at::equal(value, wanted.at(name) * 2), name);
+      train_sharded(model, world, 3, Optim::sgd);
+    }
+  });
 }
 
 struct RawReader : torch::nn::Module {

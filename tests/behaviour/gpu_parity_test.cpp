@@ -4,8 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -37,26 +36,22 @@ class GpuParity : public ::testing::TestWithParam<GpuCase> {};
 // gradient that rounds the other way moves a weight by up to a learning rate's part of it.
 TEST_P(GpuParity, FollowsThePlainLoop) {
   const GpuCase& one = GetParam();
-  run_processes(
-      one.ranks,
-      [&](World& world) {
-        ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-        at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-        auto plain = make_learner(one.learner);
-        plain->to(world.device());
-        const auto compute = one.bf16 ? at::kBFloat16 : at::kFloat;
-        const State wanted = train_plain(*plain, one.ranks, kSteps, Optim::sgd, compute);
-        auto model = fully_shard(world, make_learner(one.learner),
-                                 {.wrap = by_size(200),
-                                  .strategy = one.strategy,
-                                  .precision = one.bf16 ? bf16() : fp32(),
-                                  .reshard_group = one.group,
-                                  .shard_size = one.strategy == Strategy::hybrid_shard ? 2 : 0});
-        train_sharded(model, world, kSteps, Optim::sgd);
-        const double found = drift(state_of(model), wanted);
-        require(found <= (one.bf16 ? 2e-3 : 1e-5), "drift " + std::to_string(found));
-      },
-      c10::Device(c10::kCUDA, 0));
+  run_on_gpus(one.ranks, [&](World& world) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    auto plain = make_learner(one.learner);
+    plain->to(world.device());
+    const auto compute = one.bf16 ? at::kBFloat16 : at::kFloat;
+    const State wanted = train_plain(*plain, one.ranks, kSteps, Optim::sgd, compute);
+    auto model = fully_shard(world, make_learner(one.learner),
+                             {.wrap = by_size(200),
+                              .strategy = one.strategy,
+                              .precision = one.bf16 ? bf16() : fp32(),
+                              .reshard_group = one.group,
+                              .shard_size = one.strategy == Strategy::hybrid_shard ? 2 : 0});
+    train_sharded(model, world, kSteps, Optim::sgd);
+    const double found = drift(state_of(model), wanted);
+    require(found <= (one.bf16 ? 2e-3 : 1e-5), "drift " + std::to_string(found));
+  });
 }
 
 std::vector<GpuCase> gpu_cases() {
@@ -119,20 +114,16 @@ struct Branching : Learner {
 
 TEST(GpuParityStreams, AUnitMayBeReadOnSeveralStreams) {
   for (const int ranks : {1, 2})
-    run_processes(
-        ranks,
-        [&](World& world) {
-          ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-          Branching plain;
-          plain.to(world.device());
-          const State wanted = train_plain(plain, ranks, kSteps, Optim::sgd, at::kBFloat16);
-          auto model = fully_shard(world, std::static_pointer_cast<Learner>(std::make_shared<Branching>()),
-                                   {.wrap = by_type_name({"Linear"}), .precision = bf16()});
-          train_sharded(model, world, kSteps, Optim::sgd);
-          const double found = drift(state_of(model), wanted);
-          require(found <= 2e-3, "drift " + std::to_string(found));
-        },
-        c10::Device(c10::kCUDA, 0));
+    run_on_gpus(ranks, [&](World& world) {
+      Branching plain;
+      plain.to(world.device());
+      const State wanted = train_plain(plain, ranks, kSteps, Optim::sgd, at::kBFloat16);
+      auto model = fully_shard(world, std::static_pointer_cast<Learner>(std::make_shared<Branching>()),
+                               {.wrap = by_type_name({"Linear"}), .precision = bf16()});
+      train_sharded(model, world, kSteps, Optim::sgd);
+      const double found = drift(state_of(model), wanted);
+      require(found <= 2e-3, "drift " + std::to_string(found));
+    });
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuParity, ::testing::ValuesIn(gpu_cases()), test_name);

@@ -5,8 +5,7 @@
 #include <limits>
 #include <mutex>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -16,84 +15,72 @@ using at::Tensor;
 constexpr int kSteps = 14;
 const GradScalerOptions kEager{.init_scale = 1U << 24, .growth_interval = 3};  // skips at once, grows soon
 
-struct Course {
+struct Trace {
   State weights;
   std::vector<double> scales;  // before every step
   std::vector<bool> stepped;
 };
 
 // The rule of torch.amp.GradScaler over gradients that are summed along the tree.
-Course train_plain_fp16(Learner& learner, int ranks) {
-  std::vector<Tensor> masters;
-  const auto params = learner.parameters();
-  for (const Tensor& param : params) masters.push_back(param.detach().clone().requires_grad_());
-  const auto optimizer = make_optimizer(Optim::sgd, masters);
-  learner.to(at::kHalf);
-  Course course;
+Trace train_plain_fp16(Learner& learner, int ranks) {
+  PlainTrainer trainer(learner, ranks,
+                       {.compute = [](const std::string&, at::ScalarType) { return at::kHalf; }});
+  const auto optimizer = make_optimizer(Optim::sgd, trainer.parameters());
+  Trace trace;
   double scale = kEager.init_scale;
   int64_t good = 0;
   for (int step = 0; step < kSteps; ++step) {
-    std::vector<std::vector<Tensor>> grads(params.size());
-    for (int rank = 0; rank < ranks; ++rank) {
-      learner.zero_grad();
-      const Tensor loss = learner.forward(learner.batch_on(step * ranks + rank, at::kCPU, at::kHalf));
-      (loss.to(at::kFloat) * scale).backward();
-      for (size_t i = 0; i < params.size(); ++i)
-        if (params[i].grad().defined()) grads[i].push_back(params[i].grad().to(at::kFloat));
-    }
-    const at::NoGradGuard no_grad;
+    trainer.backward([&](int rank) {
+      const auto batch = learner.batch_on(step * ranks + rank, at::kCPU, at::kHalf);
+      return learner.forward(batch).to(at::kFloat) * scale;
+    });
     bool finite = true;
-    for (size_t i = 0; i < params.size(); ++i) {
-      const Tensor sum = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
-      finite = finite && sum.isfinite().all().item<bool>();
-      masters[i].mutable_grad() = sum * static_cast<float>(1.0 / scale);
+    for (const Tensor& param : trainer.parameters()) {
+      finite = finite && param.grad().isfinite().all().item<bool>();
+      param.mutable_grad().mul_(static_cast<float>(1.0 / scale));
     }
-    course.scales.push_back(scale);
-    course.stepped.push_back(finite);
+    trace.scales.push_back(scale);
+    trace.stepped.push_back(finite);
     good = finite ? good + 1 : 0;
     if (finite) optimizer->step();
     if (!finite) scale *= 0.5;
     if (good == kEager.growth_interval) good = 0, scale *= 2;
-    for (size_t i = 0; i < params.size(); ++i) params[i].detach().copy_(masters[i]);
+    trainer.load();
   }
-  learner.to(at::kFloat);
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < params.size(); ++i) params[i].detach().copy_(masters[i]);
-  course.weights = state_of(learner);
-  return course;
+  trace.weights = trainer.state();
+  return trace;
 }
 
-Course train_sharded_fp16(Sharded<Learner>& model, const World& world, bool unscale_first) {
+Trace train_sharded_fp16(Sharded<Learner>& model, const World& world, bool unscale_first) {
   const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
   GradScaler scaler(world, kEager);
-  Course course;
+  Trace trace;
   for (int step = 0; step < kSteps; ++step) {
-    course.scales.push_back(scaler.get_scale());
+    trace.scales.push_back(scaler.get_scale());
     scaler.scale(model(model.module().batch(step * world.size() + world.rank()))).backward();
     if (unscale_first) scaler.unscale_(*optimizer);
-    course.stepped.push_back(scaler.step(*optimizer));
+    trace.stepped.push_back(scaler.step(*optimizer));
     scaler.update();
     optimizer->zero_grad();
   }
-  course.weights = state_of(model);
-  return course;
+  trace.weights = state_of(model);
+  return trace;
 }
 
 TEST(GradScaler, TakesTheStepsOfThePlainLoop) {
   for (const char* name : {"mlp", "gpt2"})
     for (const int ranks : {1, 2, 4}) {
       SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks) + " ranks");
-      const Course wanted = train_plain_fp16(*make_learner(name), ranks);
+      const Trace wanted = train_plain_fp16(*make_learner(name), ranks);
       EXPECT_FALSE(wanted.stepped.front()) << "the first step is one to skip";
       EXPECT_TRUE(wanted.stepped.back());
       EXPECT_GT(*std::max_element(wanted.scales.begin() + 5, wanted.scales.end()), wanted.scales.back() / 2);
       EXPECT_NO_THROW(run_ranks(ranks, [&](World& world) {
         auto model = fully_shard(world, make_learner(name), {.wrap = by_size(200), .precision = fp16()});
-        const Course course = train_sharded_fp16(model, world, world.size() == 2);
-        require(course.scales == wanted.scales, "the same scales");
-        require(course.stepped == wanted.stepped, "the same steps are skipped");
-        const std::string off = difference(course.weights, wanted.weights);
-        require(off.empty(), "the same weights: " + off);
+        const Trace trace = train_sharded_fp16(model, world, world.size() == 2);
+        require(trace.scales == wanted.scales, "the same scales");
+        require(trace.stepped == wanted.stepped, "the same steps are skipped");
+        require_same(trace.weights, wanted.weights, "the same weights: ");
       }));
     }
 }
@@ -112,8 +99,7 @@ TEST(GradScaler, OneRanksInfinityStopsEveryRank) {
     require(!scaler.step(*optimizer), "the step is skipped");
     scaler.update();
     require(scaler.get_scale() == 4, "the scale shrinks");
-    const std::string off = difference(state_of(model), before);
-    require(off.empty(), "nothing was written: " + off);
+    require_same(state_of(model), before, "nothing was written: ");
   });
 }
 

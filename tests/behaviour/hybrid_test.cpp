@@ -4,8 +4,7 @@
 
 #include "launch/world_state.h"
 #include "support/gloo.h"
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -40,8 +39,7 @@ TEST_P(Hybrid, BitsEqualThePlainLoop) {
     auto model = fully_shard(world, make_learner(one.learner),
                              {.wrap = by_size(200), .strategy = one.strategy, .shard_size = one.row});
     train_sharded(model, world, kHybridSteps, one.optim);
-    const std::string different = difference(state_of(model), wanted);
-    require(different.empty(), different);
+    require_same(state_of(model), wanted);
   });
 }
 
@@ -104,9 +102,7 @@ TEST(HybridMesh, AccumulatesAndKeepsBack) {
       return state_of(model);
     };
     const State wanted = train({.wrap = by_size(200)});
-    const std::string different = difference(
-        train({.wrap = by_size(200), .strategy = Strategy::hybrid_shard, .shard_size = 2}), wanted);
-    require(different.empty(), different);
+    require_same(train({.wrap = by_size(200), .strategy = Strategy::hybrid_shard, .shard_size = 2}), wanted);
   });
 }
 

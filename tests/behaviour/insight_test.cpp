@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "runtime/engine.h"
 #include "support/ranks.h"
 #include "support/training.h"
 
@@ -22,6 +23,10 @@ Sharded<Learner> sharded(const World& world, const std::string& learner, ShardOp
 
 void train_step(Sharded<Learner>& model, const World& world) {
   model(model.module().batch(world.rank())).backward();
+}
+
+void require_bytes(int64_t got, int64_t wanted, const std::string& what) {
+  require(got == wanted, what + ": " + std::to_string(got) + " bytes, not " + std::to_string(wanted));
 }
 
 int64_t elements_of(Learner& learner) {
@@ -92,6 +97,55 @@ TEST(Insight, MemoryAddsUp) {
           gradients += static_cast<int64_t>(slice.grad().nbytes());
         require(model.memory_stats().gradient_bytes >= gradients, "gradients are counted");
       });
+}
+
+// What was decided before anything was allocated is what there is.
+TEST(Insight, SpecsSayWhatIsAllocated) {
+  for (const auto& precision : {fp32(), bf16(), bf16_true()})
+    for (const bool share : {false, true})
+      run_ranks(2, [&](World& world) {
+        auto model = sharded(world, "gpt2", {.precision = precision, .share_shards = share});
+        for (int step = 0; step < 3; ++step) train_step(model, world);
+        detail::UnitSpec total;
+        for (const auto& unit : detail::current(model.engine()).units)
+          total.regions.insert(total.regions.end(), unit->spec.regions.begin(), unit->spec.regions.end());
+        const MemoryStats stats = model.memory_stats();
+        require_bytes(stats.parameter_bytes, total.shard_bytes(), "shards");
+        require_bytes(stats.gradient_bytes, total.gradient_bytes(), "gradient shards");
+        require(stats.arena_bytes <= total.slot_bytes(), "slots");
+        require((stats.arena_bytes == 0) == (total.slot_bytes() == 0), "no slots where none are needed");
+        require(0 < stats.buffer_bytes && stats.buffer_bytes <= total.buffer_bytes(), "buffers");
+      });
+}
+
+// Of stock optimizers and our own. Every moment has the size of its slice.
+TEST(Insight, MomentsAreCountedWhereTheOptimizerIsGiven) {
+  run_ranks(2, [](World& world) {
+    auto model = sharded(world, "gpt2", {});
+    const auto bytes_with = [&](auto&& optimizer) {
+      train_step(model, world);
+      optimizer.step();
+      const MemoryStats stats = model.memory_stats(optimizer);
+      require_bytes(stats.current_bytes, model.memory_stats().current_bytes + stats.optimizer_bytes,
+                    "current");
+      return stats.optimizer_bytes;
+    };
+    int64_t slices = 0;
+    for (const Tensor& slice : model.parameters()) slices += static_cast<int64_t>(slice.nbytes());
+    namespace optim = torch::optim;
+    const auto params = model.parameters();
+    require_bytes(model.memory_stats().optimizer_bytes, int64_t{0}, "not asked for");
+    require_bytes(bytes_with(optim::AdamW(params, optim::AdamWOptions(1e-3))), 2 * slices, "AdamW");
+    require_bytes(bytes_with(optim::Adam(params, optim::AdamOptions(1e-3).amsgrad(true))), 3 * slices,
+                  "Adam");
+    require_bytes(bytes_with(optim::SGD(params, optim::SGDOptions(1e-3).momentum(0.9))), slices, "SGD");
+    require_bytes(bytes_with(optim::Adagrad(params, optim::AdagradOptions(1e-3))), slices, "Adagrad");
+    require_bytes(
+        bytes_with(optim::RMSprop(params, optim::RMSpropOptions(1e-3).momentum(0.9).centered(true))),
+        3 * slices, "RMSprop");
+    require_bytes(bytes_with(AdamW(params, AdamWOptions(1e-3))), 2 * slices, "fsdp::AdamW");
+    require_bytes(bytes_with(AdamW(params, AdamWOptions(1e-3), at::kBFloat16)), slices, "moments in bf16");
+  });
 }
 
 // whole parameters and gradients, less what is there.

@@ -2,8 +2,7 @@
 // shapes and types.
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -68,8 +67,7 @@ TEST(Kinds, LoraHasGradientsAndMomentsForItsOwnOnly) {
       for (const auto& [key, state] : optimizer.state())
         moments += static_cast<const torch::optim::AdamWParamState&>(*state).exp_avg().numel();
       require(moments <= 3 * 4 * 256 / ranks, "moments of " + std::to_string(moments) + " elements");
-      const std::string different = difference(state_of(model), wanted);
-      require(different.empty(), different);
+      require_same(state_of(model), wanted);
     });
   }
 }
@@ -91,23 +89,14 @@ TEST(Kinds, FreezingAndThawingBetweenSteps) {
   constexpr int kLong = 12;
   for (const int ranks : {1, 2, 4}) {
     Lora plain;
-    torch::optim::SGD sgd(plain.parameters(), 0.1);
+    PlainTrainer trainer(plain, ranks);
+    torch::optim::SGD sgd(trainer.parameters(), 0.1);
     for (int step = 0; step < kLong; ++step) {
       set_trainable(plain, step);
-      std::map<std::string, std::vector<at::Tensor>> grads;
-      for (int rank = 0; rank < ranks; ++rank) {
-        plain.zero_grad();
-        plain.forward(plain.batch(step * ranks + rank)).backward();
-        for (auto& item : plain.named_parameters())
-          if (item.value().requires_grad()) grads[item.key()].push_back(item.value().grad().clone());
-      }
-      plain.zero_grad();
-      for (auto& item : plain.named_parameters())
-        if (item.value().requires_grad())
-          item.value().mutable_grad() = tree_sum(grads[item.key()]).mul(1.0F / static_cast<float>(ranks));
-      sgd.step();
+      trainer.backward([&](int rank) { return plain.forward(plain.batch(step * ranks + rank)); });
+      trainer.step(sgd);
     }
-    const State wanted = state_of(plain);
+    const State wanted = trainer.state();
     run_ranks(ranks, [&](World& world) {
       const std::shared_ptr<Learner> lora = std::make_shared<Lora>();
       auto model = fully_shard(world, lora, {.wrap = by_type<Lora::BlockImpl>()});
@@ -121,8 +110,7 @@ TEST(Kinds, FreezingAndThawingBetweenSteps) {
         optimizer.step();
         optimizer.zero_grad();
       }
-      const std::string different = difference(state_of(model), wanted);
-      require(different.empty(), different);
+      require_same(state_of(model), wanted);
     });
   }
 }
@@ -163,35 +151,24 @@ void descend(const at::Tensor& param, const at::Tensor& grad) {
 TEST(Kinds, OddParametersTrainToTheSameBits) {
   for (const int ranks : {1, 2, 3, 4}) {
     Odd plain;
+    PlainTrainer trainer(plain, ranks);
     for (int step = 0; step < kKindsSteps; ++step) {
-      std::map<std::string, std::vector<at::Tensor>> grads;
-      for (int rank = 0; rank < ranks; ++rank) {
-        plain.zero_grad();
-        plain.forward(plain.batch(step * ranks + rank)).backward();
-        for (auto& item : plain.named_parameters()) {
-          const auto& grad = item.value().grad();
-          grads[item.key()].push_back(grad.is_sparse() ? grad.to_dense() : grad.clone());
-        }
-      }
-      const at::NoGradGuard no_grad;
-      for (auto& item : plain.named_parameters())
-        descend(item.value(), tree_sum(grads[item.key()]).mul(1.0 / ranks));
+      trainer.backward([&](int rank) { return plain.forward(plain.batch(step * ranks + rank)); });
+      for (const at::Tensor& param : trainer.parameters()) descend(param, param.grad());
+      trainer.load();
     }
-    const State wanted = state_of(plain);
+    const State wanted = trainer.state();
     run_ranks(ranks, [&](World& world) {
       const std::shared_ptr<Learner> odd = std::make_shared<Odd>();
       auto model = fully_shard(world, odd, {.wrap = by_size(20)});
       for (int step = 0; step < kKindsSteps; ++step) {
         model(odd->batch(step * ranks + world.rank())).backward();
-        const at::NoGradGuard no_grad;
-        for (auto& slice : model.parameters()) {
+        for (auto& slice : model.parameters())
           if (slice.grad().defined()) descend(slice, slice.grad());
-        }
         model.zero_grad();
       }
       require(model.clip_grad_norm_(1.0).item<double>() == 0, "no gradients");
-      const std::string different = difference(state_of(model), wanted);
-      require(different.empty(), different);
+      require_same(state_of(model), wanted);
     });
   }
 }

@@ -1,4 +1,5 @@
 // Promise: a rank holds 4N/W of state, and a step's extra memory is the planned slots and gradient buffers.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <gtest/gtest.h>
 
 #include "base/host_pool.h"
@@ -46,11 +47,47 @@ Sizes sizes_of(const Sharded<Learner>& model) {
   return sizes;
 }
 
+// What a rank may need, in bytes, of a model in fp32: parameters, gradients and two moments are 4 values per
+// element, split over W, padded per parameter and shard.
+struct Formula {
+  Formula(const Sharded<Learner>& model, int ranks, bool shares) {
+    const auto pieces =
+        static_cast<int64_t>(model.named_parameters().size() + model.flat_parameters().size());
+    const Sizes sizes = sizes_of(model);
+    state = 4 * kFloat * model.num_parameters() / ranks;
+    padding = 4 * pieces * kAlign;  // the last rank has most of it
+    tail = ranks * kAlign;          // a unit is a multiple of W shards
+    // Two units.
+    slots = ranks == 1 || shares ? 0 : 2 * (sizes.largest * kFloat + tail);
+    // One that fills, one on its way, and the root's, which is open from the first gradient of the norm to
+    // the last one of the embedding.
+    buffers = (2 * sizes.block + sizes.largest) * kFloat + 3 * tail;
+    // In a step: activations, and what autograd holds of one unit's gradients before they are taken.
+    in_flight = 2 * sizes.largest * kFloat + 16 * kBlocks * 16 * 4 * kWidth * kFloat;
+  }
+  int64_t state, padding, tail, slots, buffers, in_flight;
+};
+
+// `own` bytes are the state of a rank after a step, `between` those that stay when gradients are dropped.
+void require_state(const Formula& formula, int64_t own, int64_t between) {
+  const int64_t small = 64 * 1024;  // batches, scalars
+  require(own >= formula.state - formula.padding,
+          figures("state, at least", own, formula.state - formula.padding));
+  const int64_t most = formula.state + formula.padding + small;
+  require(own <= most, figures("state", own, most));
+  const int64_t less = formula.state * 3 / 4 + formula.padding + small;
+  require(between <= less, figures("state between steps", between, less));
+}
+
+void require_planned(const Formula& formula, const MemoryStats& stats) {
+  require(stats.arena_bytes <= formula.slots, figures("arena", stats.arena_bytes, formula.slots));
+  require(stats.buffer_bytes <= formula.buffers,
+          figures("gradient buffers", stats.buffer_bytes, formula.buffers));
+}
+
 // Ranks, and whether their shards lie side by side.
 class Memory : public ::testing::TestWithParam<std::pair<int, bool>> {};
 
-// fp32: parameters, gradients and two moments are 4 values per element, split over W, padded per parameter
-// and shard.
 TEST_P(Memory, IsFourValuesPerElementOverWAndThePlannedBuffers) {
   const auto [world_size, shares] = GetParam();
   run_processes(world_size, [&](World& world) {
@@ -70,47 +107,30 @@ TEST_P(Memory, IsFourValuesPerElementOverWAndThePlannedBuffers) {
       optimizer.step();
     }
 
-    const int64_t n = model.num_parameters();
-    const auto pieces =
-        static_cast<int64_t>(model.named_parameters().size() + model.flat_parameters().size());
-    const int64_t state = 4 * kFloat * n / world.size();
-    const int64_t padding = 4 * pieces * kAlign;  // the last rank has most of it
+    const Formula formula(model, world.size(), shares);
     // Shards that lie side by side are not this rank's alone: the allocator has not seen them.
-    const int64_t whole = shares && world.size() > 1 ? kFloat * n : 0;
+    const int64_t whole = shares && world.size() > 1 ? kFloat * model.num_parameters() : 0;
     const int64_t own_state = allocator.live_bytes() + whole / world.size();
-    require(own_state >= state - padding, figures("state, at least", own_state, state - padding));
-    const int64_t small = 64 * 1024;  // batches, scalars
-    require(own_state <= state + padding + small, figures("state", own_state, state + padding + small));
     optimizer.zero_grad();  // gradients live from backward to here
-    const int64_t between = allocator.live_bytes() + whole / world.size();
-    require(between <= state * 3 / 4 + padding + small,
-            figures("state between steps", between, state * 3 / 4 + padding + small));
-
-    // In a step: activations, and what autograd holds of one unit's gradients before they are taken.
-    const Sizes sizes = sizes_of(model);
-    const int64_t activations = 16 * kBlocks * 16 * 4 * kWidth * kFloat;
-    const int64_t step_allowed = state + padding + 2 * sizes.largest * kFloat + activations;
+    require_state(formula, own_state, allocator.live_bytes() + whole / world.size());
+    const int64_t step_allowed = formula.state + formula.padding + formula.in_flight;
     require(allocator.peak_bytes() <= step_allowed,
             figures("peak of a step", allocator.peak_bytes(), step_allowed));
 
-    // Slots: two units. Gradient buffers: one that fills, one on its way, and the root's, which is open from
-    // the first gradient of the norm to the last one of the embedding; W ranks map each other's.
-    const int64_t tail = world.size() * kAlign;  // a unit is a multiple of W shards
-    const int64_t slots = world.size() == 1 || shares ? 0 : 2 * (sizes.largest * kFloat + tail);
-    const int64_t own_buffers = (2 * sizes.block + sizes.largest) * kFloat + 3 * tail;
-    const int64_t buffers = world.size() * (own_buffers + kPage) + 2 * kCounters;
+    // W ranks map each other's buffers.
+    const int64_t buffers = world.size() * (formula.buffers + kPage) + 2 * kCounters;
     const int64_t shared = shared_memory_bytes() - shared_before;
     const auto units = static_cast<int64_t>(model.flat_parameters().size());
-    const int64_t shards = whole == 0 ? 0 : whole + padding * world.size() + units * (kCounters + tail);
-    const int64_t shared_allowed = world.size() == 1 ? control : shards + slots + buffers + control;
+    const int64_t shards =
+        whole == 0 ? 0 : whole + formula.padding * world.size() + units * (kCounters + formula.tail);
+    const int64_t shared_allowed = world.size() == 1 ? control : shards + formula.slots + buffers + control;
     require(shared <= shared_allowed, figures("shared memory", shared, shared_allowed));
     const MemoryStats stats = model.memory_stats();
-    require(stats.arena_bytes <= slots, figures("arena", stats.arena_bytes, slots));
-    require(stats.buffer_bytes <= own_buffers, figures("gradient buffers", stats.buffer_bytes, own_buffers));
+    require_planned(formula, stats);
     if (world.rank() == 0)
       std::printf("W=%d%s: state %ld of 4N/W = %ld, slots %ld, gradient buffers %ld, shared %ld bytes\n",
-                  world.size(), shares ? ", shards side by side" : "", own_state, state, stats.arena_bytes,
-                  stats.buffer_bytes, shared);
+                  world.size(), shares ? ", shards side by side" : "", own_state, formula.state,
+                  stats.arena_bytes, stats.buffer_bytes, shared);
   });
 }
 
@@ -118,6 +138,67 @@ INSTANTIATE_TEST_SUITE_P(
     WorldSizes, Memory,
     ::testing::ValuesIn(std::vector<std::pair<int, bool>>{
         {1, true}, {2, false}, {4, false}, {8, false}, {2, true}, {4, true}, {8, true}}));
+
+// What LibTorch's allocator of a device has handed out, now and at most.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(c10::Device device)
+      : device_(device), allocator_(c10::getDeviceAllocator(device.type())), before_(bytes().current) {}
+  int64_t live_bytes() const { return bytes().current - before_; }
+  int64_t peak_bytes() const { return bytes().peak - before_; }
+  void restart_peak() { allocator_->resetPeakStats(device_.index()); }
+
+ private:
+  c10::CachingAllocator::Stat bytes() const {
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return allocator_->getDeviceStats(device_.index()).allocated_bytes[all];
+  }
+
+  c10::Device device_;
+  c10::DeviceAllocator* allocator_;
+  int64_t before_;
+};
+
+// The same formula. A rank has its own slots and gradient buffers, in memory of LibTorch's allocator, which
+// rounds every tensor up.
+TEST(GpuMemory, IsFourValuesPerElementOverWAndThePlannedBuffers) {
+  constexpr int64_t kGranule = 512;
+  for (const int ranks : {1, 2, 4})
+    run_on_gpus(ranks, [&](World& world) {
+      auto learner = make_gpt2(kBlocks, kWidth);
+      {  // The libraries' workspaces are not the model's.
+        auto plain = make_gpt2(kBlocks, kWidth);
+        plain->to(world.device());
+        plain->forward(plain->batch_on(0, world.device())).backward();
+      }
+      DeviceMemory allocator(world.device());
+      auto model = fully_shard(world, learner, {.wrap = by_type<models::GPT2BlockImpl>()});
+      AdamW optimizer(model.parameters(), AdamWOptions(1e-3));
+      for (int64_t i = 0; i < 4; ++i) {
+        optimizer.zero_grad();
+        if (i == 3) allocator.restart_peak();
+        model(learner->batch_on(i * world.size() + world.rank(), world.device())).backward();
+        optimizer.step();
+      }
+
+      Formula formula(model, world.size(), /*shares=*/false);
+      formula.padding += 4 * static_cast<int64_t>(model.named_parameters().size()) * kGranule;
+      const MemoryStats stats = model.memory_stats();
+      require_planned(formula, stats);
+      require(stats.parameter_bytes <= (formula.state + formula.padding) / 4, "parameter_bytes is a quarter");
+      const int64_t planned = stats.arena_bytes + stats.buffer_bytes;
+      const int64_t own_state = allocator.live_bytes() - planned;
+      optimizer.zero_grad();
+      require_state(formula, own_state, allocator.live_bytes() - planned);
+      const int64_t allowed = formula.state + formula.padding + planned + formula.in_flight;
+      require(allocator.peak_bytes() <= allowed, figures("peak of a step", allocator.peak_bytes(), allowed));
+      if (world.rank() == 0)
+        std::printf(
+            "W=%d on a GPU: state %ld of 4N/W = %ld, slots %ld, gradient buffers %ld, peak %ld bytes\n",
+            world.size(), own_state, formula.state, stats.arena_bytes, stats.buffer_bytes,
+            allocator.peak_bytes());
+    });
+}
 
 // Reads how often each unit moves in one step, when its plan is known.
 std::map<std::string, UnitCounts> counts_of_a_step(World& world, std::shared_ptr<Learner> learner,

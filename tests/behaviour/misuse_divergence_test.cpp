@@ -11,72 +11,73 @@ constexpr auto kSoon = std::chrono::seconds(5);
 
 struct Divergence {
   std::string name;
-  std::function<void(Scene&)> does;  // every rank; rank 1 goes its own way in it
-  std::vector<std::string> words;    // every rank is told
+  std::function<void(Play&)> does;  // every rank; rank 1 goes its own way in it
+  std::vector<std::string> words;   // every rank is told
   std::vector<int> ranks = {2, 3};
 };
 
 std::vector<Divergence> divergences() {
   return {
       {"another order of units",
-       [](Scene& s) {
-         s.net->swapped = s.world.rank() == 1;
-         s.loss().backward();
+       [](Play& play) {
+         play.module().swapped = play.world.rank() == 1;
+         play.loss().backward();
        },
        {"'first'", "'second'", "rank 1"}},
       {"a skipped backward",
-       [](Scene& s) {
-         if (s.world.rank() == 1)
-           s.loss();
+       [](Play& play) {
+         if (play.world.rank() == 1)
+           play.loss();
          else
-           s.loss().backward();
-         s.loss().backward();
+           play.loss().backward();
+         play.loss().backward();
        },
        {"rank 1"}},
       {"a skipped backward, then an evaluation",
-       [](Scene& s) {
-         const Tensor loss = s.loss();
-         if (s.world.rank() != 1) loss.backward();
+       [](Play& play) {
+         const Tensor loss = play.loss();
+         if (play.world.rank() != 1) loss.backward();
          const at::NoGradGuard no_grad;
-         s.loss();
-         s.loss();
+         play.loss();
+         play.loss();
        },
        {"rank 1"}},
       {"a skipped step's forward and backward",
-       [](Scene& s) {
-         if (s.world.rank() != 1) s.loss().backward();
-         const auto whole = s.model.full_params();
+       [](Play& play) {
+         if (play.world.rank() != 1) play.loss().backward();
+         const auto whole = play.full_params();
        },
        {"rank 1"}},
       {"an error on one rank only, after which it goes on",
-       [](Scene& s) {
-         if (s.world.rank() == 1) s.net->inside = [](PlayNet&) { throw std::runtime_error("a bad batch"); };
+       [](Play& play) {
+         if (play.world.rank() == 1)
+           play.module().inside = [](PlayNet&) { throw std::runtime_error("a bad batch"); };
          try {
-           s.loss().backward();
+           play.loss().backward();
          } catch (const CommError&) {
            throw;
          } catch (const std::runtime_error&) {
-           s.net->inside = nullptr;
-           const auto whole = s.model.full_params();
+           play.module().inside = nullptr;
+           const auto whole = play.full_params();
          }
        },
        {"rank 1"}},
       {"clipping on one rank only",
-       [](Scene& s) {
-         s.loss().backward();
-         if (s.world.rank() == 1) s.model.clip_grad_norm_(1.0);
-         s.loss().backward();
+       [](Play& play) {
+         play.loss().backward();
+         if (play.world.rank() == 1) play.clip_grad_norm_(1.0);
+         play.loss().backward();
        },
        {"clip_grad_norm_", "rank 1"}},
       {"no_sync on one rank only",
-       [](Scene& s) {
-         if (s.world.rank() == 1) {
-           const auto kept = s.model.no_sync();
-           s.loss().backward();
+       [](Play& play) {
+         if (play.world.rank() == 1) {
+           const auto kept = play.no_sync();
+           play.loss().backward();
          } else {
-           s.loss().backward();
+           play.loss().backward();
          }
-         s.loss().backward();
+         play.loss().backward();
        },
        {"rank 1"}},
   };
@@ -90,15 +91,13 @@ TEST(MisuseDivergence, RanksThatGoDifferentWaysAreToldSoon) {
                      " steps");
         const auto begin = std::chrono::steady_clock::now();
         EXPECT_NO_THROW(run_ranks(ranks, [&](World& world) {
-          const auto net = std::make_shared<PlayNet>();
-          auto model = fully_shard(world, std::static_pointer_cast<Learner>(net),
-                                   {.wrap = by_size(100), .comm = {.timeout = std::chrono::seconds(6)}});
-          const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
-          Scene scene{world, net, model, *optimizer};
-          for (int i = 0; i < warm_up; ++i) scene.train();
+          const ShardOptions options{.wrap = by_size(100), .comm = {.timeout = std::chrono::seconds(6)}};
+          Play play(world, fully_shard(world, std::make_shared<PlayNet>(), options),
+                    optimizer_of(Optim::sgd));
+          for (int i = 0; i < warm_up; ++i) play.train();
           std::string words = "nothing";
           try {
-            one.does(scene);
+            one.does(play);
           } catch (const CommError& error) {
             words = error.what();
           } catch (const c10::Error& error) {
@@ -107,7 +106,7 @@ TEST(MisuseDivergence, RanksThatGoDifferentWaysAreToldSoon) {
           const std::string who = "rank " + std::to_string(world.rank()) + " heard: " + words;
           for (const std::string& word : one.words)
             require(words.find(word) != std::string::npos, "'" + word + "'; " + who);
-          require(model.last_error() != nullptr || words.rfind("as c10", 0) != 0,
+          require(play.last_error() != nullptr || words.rfind("as c10", 0) != 0,
                   "last_error() has it; " + who);
         }));
         EXPECT_LT(std::chrono::steady_clock::now() - begin, kSoon);
@@ -163,13 +162,9 @@ TEST(MisuseDivergence, IsFoundBeforeTheOptimizerStepWhereTheBackendDoesNotCompar
 
 TEST(GpuDivergence, IsFoundThoughNcclDoesNotCompare) {
   for (const int warm_up : {0, 3})
-    run_processes(
-        2,
-        [&](World& world) {
-          ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-          go_different_ways(world, warm_up, {.timeout = std::chrono::seconds(20)}, warm_up == 0 ? 1 : 50);
-        },
-        c10::Device(c10::kCUDA, 0));
+    run_on_gpus(2, [&](World& world) {
+      go_different_ways(world, warm_up, {.timeout = std::chrono::seconds(20)}, warm_up == 0 ? 1 : 50);
+    });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A net that misuse tests shard, and what a user has in hand with it.
+// A net that misuse tests shard.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 
@@ -42,22 +41,7 @@ struct PlayNet : Learner {
   bool swapped = false;
 };
 
-// Everything a user has in hand.
-struct Scene {
-  World& world;
-  std::shared_ptr<PlayNet> net;
-  Sharded<Learner>& model;
-  torch::optim::Optimizer& optimizer;
-  int step = 0;
-
-  Tensor loss() { return model(net->batch(step * world.size() + world.rank())); }
-  void train() {
-    loss().backward();
-    optimizer.step();
-    optimizer.zero_grad();
-    ++step;
-  }
-};
+using Play = ShardedTwin<PlayNet>;
 
 struct Warnings : c10::WarningHandler {
   void process(const c10::Warning& warning) override { text += warning.msg() + "\n"; }

@@ -51,10 +51,7 @@ TEST(Moments, BitsDoNotDependOnTheNumberOfRanks) {
   State wanted;
   run_ranks(1, [&](World& world) { wanted = train(world, at::kBFloat16, 10, /*amsgrad=*/true); });
   for (const int ranks : {2, 4})
-    run_ranks(ranks, [&](World& world) {
-      const std::string different = difference(train(world, at::kBFloat16, 10, true), wanted);
-      require(different.empty(), different);
-    });
+    run_ranks(ranks, [&](World& world) { require_same(train(world, at::kBFloat16, 10, true), wanted); });
 }
 
 // A step of bf16 is 1/256; beta2 = 0.999 takes away 1/1000 at a time. Rounded to the nearest it would stay.
@@ -75,8 +72,7 @@ void require_decay(at::Device device) {
 
 TEST(Moments, ASecondMomentDecaysWhenGradientsEnd) { require_decay(at::kCPU); }
 TEST(GpuMoments, ASecondMomentDecaysWhenGradientsEnd) {
-  run_processes(
-      1, [](World& world) { require_decay(world.device()); }, c10::Device(c10::kCUDA, 0));
+  run_on_gpus(1, [](World& world) { require_decay(world.device()); });
 }
 
 TEST(Moments, WhatIsNotANumberStaysSo) {

@@ -20,6 +20,7 @@ constexpr int kVictim = 1;
 // Runs `body` on ranks that share one GPU; each survivor's body must throw a CommError that `check` accepts.
 void expect_fault(milliseconds timeout, const std::function<void(Comm&)>& body,
                   const std::function<void(const CommError&)>& check) {
+  if (!gpu_visible()) GTEST_SKIP() << "no GPU is visible";
   auto ranks = fork_ranks(
       kNcclRanks,
       [&](World& world) {

@@ -14,17 +14,14 @@ struct PlainNorms {
   std::vector<double> parameters, gradients;
 };
 
-PlainNorms plain_norms(Learner& plain, int ranks, double p) {
-  for (int rank = 0; rank < ranks; ++rank) (plain.forward(plain.batch(rank)) / ranks).backward();
-  PlainNorms norms;
-  std::vector<at::Tensor> seen;
+PlainNorms plain_norms(Learner& learner, int ranks, double p) {
+  PlainTrainer trainer(learner, ranks);
+  trainer.backward([&](int rank) { return learner.forward(learner.batch(rank)); });
   const auto norm = [p](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.detach().to(at::kDouble).flatten().norm(p).item<double>() : 0.0;
   };
-  for (const at::Tensor& param : plain.parameters()) {
-    if (std::any_of(seen.begin(), seen.end(), [&](const at::Tensor& one) { return one.is_same(param); }))
-      continue;
-    seen.push_back(param);
+  PlainNorms norms;
+  for (const at::Tensor& param : trainer.parameters()) {
     norms.parameters.push_back(norm(param));
     norms.gradients.push_back(norm(param.grad()));
   }
@@ -75,14 +72,12 @@ TEST(Norms, AreThoseOfThePlainModel) {
 // LAMB as docs/sharding.md has it: each layer's step is as long as its weights, times the learning rate.
 TEST(Norms, ScaleALayerwiseStep) {
   constexpr double kRate = 0.01;
-  const auto plain = make_learner("mlp");
-  for (int rank = 0; rank < 3; ++rank) (plain->forward(plain->batch(rank)) / 3).backward();
-  {
-    const at::NoGradGuard no_grad;
-    for (at::Tensor& param : plain->parameters())
-      param.sub_(param.grad() * (param.norm() / param.grad().norm().clamp_min(1e-12)), kRate);
-  }
-  const State wanted = state_of(*plain);
+  const auto learner = make_learner("mlp");
+  PlainTrainer plain(*learner, 3);
+  plain.backward([&](int rank) { return learner->forward(learner->batch(rank)); });
+  for (const at::Tensor& param : plain.parameters())
+    param.detach().sub_(param.grad() * (param.detach().norm() / param.grad().norm().clamp_min(1e-12)), kRate);
+  const State wanted = plain.state();
   run_ranks(3, [&](World& world) {
     auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
     model(model.module().batch(world.rank())).backward();

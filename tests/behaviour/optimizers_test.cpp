@@ -1,11 +1,9 @@
 // Promise: elementwise optimizers work on slices to the same bits, and fsdp::AdamW is AdamW.
 #include <gtest/gtest.h>
 
-#include <mutex>
 #include <sstream>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -15,34 +13,11 @@ using torch::optim::Optimizer;
 
 constexpr int kSteps = 10;
 
-using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(std::vector<Tensor>)>;
-
 template <class Kind, class Options>
 MakeOptimizer made_with(Options options) {
   return [options](std::vector<Tensor> params) -> std::unique_ptr<Optimizer> {
     return std::make_unique<Kind>(std::move(params), options);
   };
-}
-
-std::vector<Tensor> unique_parameters(Learner& learner) {
-  std::vector<Tensor> params;
-  for (auto& param : learner.parameters())
-    if (param.requires_grad() &&
-        std::none_of(params.begin(), params.end(), [&](const Tensor& seen) { return seen.is_same(param); }))
-      params.push_back(param);
-  return params;
-}
-
-// One plain step's gradients: the average over all ranks' batches.
-void plain_gradients(Learner& learner, const std::vector<Tensor>& params, int ranks, int step) {
-  std::vector<std::vector<Tensor>> grads(params.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const Tensor& param : params) param.mutable_grad() = Tensor();
-    learner.forward(learner.batch(step * ranks + rank)).backward();
-    for (size_t i = 0; i < params.size(); ++i) grads[i].push_back(params[i].grad());
-  }
-  for (size_t i = 0; i < params.size(); ++i)
-    params[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
 }
 
 // Called after each step, on the plain optimizer and on a rank's own.
@@ -51,34 +26,28 @@ using AfterStep = std::function<void(Optimizer&, int step)>;
 State train_plain(const std::string& name, int ranks, const MakeOptimizer& make,
                   const AfterStep& after = {}) {
   const auto learner = make_learner(name);
-  const auto params = unique_parameters(*learner);
-  const auto optimizer = make(params);
+  PlainTrainer trainer(*learner, ranks);
+  const auto optimizer = make(trainer.parameters());
   for (int step = 0; step < kSteps; ++step) {
-    plain_gradients(*learner, params, ranks, step);
-    optimizer->step();
+    trainer.backward([&](int rank) { return learner->forward(learner->batch(step * ranks + rank)); });
+    trainer.step(*optimizer);
     if (after) after(*optimizer, step);
   }
-  return state_of(*learner);
+  return trainer.state();
 }
 
 using MakeForModel = std::function<std::unique_ptr<Optimizer>(Sharded<Learner>&)>;
 
 State train_ranks(const std::string& name, int ranks, const MakeForModel& make, const AfterStep& after = {}) {
-  std::vector<std::shared_ptr<Learner>> modules;
-  for (int r = 0; r < ranks; ++r) modules.push_back(make_learner(name));
   State result;
-  std::mutex mutex;
   run_ranks(ranks, [&](World& world) {
-    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
-    const auto optimizer = make(model);
+    auto model = fully_shard(world, make_learner(name), {.wrap = by_size(200)});
+    ShardedTwin twin(world, model, [&](const auto&) { return make(model); });
     for (int step = 0; step < kSteps; ++step) {
-      model(model.module().batch(step * ranks + world.rank())).backward();
-      optimizer->step();
-      optimizer->zero_grad();
-      if (after) after(*optimizer, step);
+      twin.train();
+      if (after) after(*twin.optimizer, step);
     }
     State state = state_of(model);
-    const std::lock_guard lock(mutex);
     if (world.rank() == 0) result = std::move(state);
   });
   return result;
@@ -139,10 +108,8 @@ TEST(Optimizers, FusedAdamWWithOtherBetas) {
 TEST(Optimizers, BitsDoNotDependOnTheNumberOfRanks) {
   const auto trained = [](int ranks) {
     State result;
-    std::vector<std::shared_ptr<Learner>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
     run_ranks(ranks, [&](World& world) {
-      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+      auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
       AdamW optimizer(model.parameters(), AdamWOptions(1e-2).weight_decay(0.1));
       for (int step = 0; step < kSteps; ++step) {
         model(model.module().batch(step)).backward();
@@ -214,37 +181,22 @@ std::string saved(const Optimizer& optimizer) {
 void expect_resumes(const MakeOptimizer& make) {
   for (const int ranks : {1, 2, 3}) {
     const State wanted = train_plain("gpt2", ranks, make);
-    std::vector<std::shared_ptr<Learner>> modules, later;
-    for (int r = 0; r < ranks; ++r) {
-      modules.push_back(make_learner("gpt2"));
-      later.push_back(make_learner("gpt2"));
-    }
     run_ranks(ranks, [&](World& world) {
-      const auto me = static_cast<size_t>(world.rank());
-      const auto train = [&](Sharded<Learner>& model, Optimizer& optimizer, int from, int to) {
-        for (int step = from; step < to; ++step) {
-          model(model.module().batch(step * ranks + world.rank())).backward();
-          optimizer.step();
-          optimizer.zero_grad();
-        }
-      };
-      auto model = fully_shard(world, modules[me], {.wrap = by_size(200)});
-      const auto optimizer = make(model.parameters());
-      train(model, *optimizer, 0, kSteps / 2);
-      const std::string bytes = saved(*optimizer);
-      const State half = state_of(model);
+      ShardedTwin first(world, fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)}), make);
+      while (first.step < kSteps / 2) first.train();
+      const std::string bytes = saved(*first.optimizer);
+      const State half = state_of(first);
 
+      const auto later = make_learner("gpt2");
       {
         const at::NoGradGuard no_grad;
-        for (auto& item : later[me]->named_parameters()) item.value().copy_(half.at(item.key()));
+        for (auto& item : later->named_parameters()) item.value().copy_(half.at(item.key()));
       }
-      auto again = fully_shard(world, later[me], {.wrap = by_size(200)});
-      const auto resumed = make(again.parameters());
+      ShardedTwin second(world, fully_shard(world, later, {.wrap = by_size(200)}), make);
       std::istringstream in(bytes);
-      torch::load(*resumed, in);
-      train(again, *resumed, kSteps / 2, kSteps);
-      const std::string different = difference(state_of(again), wanted);
-      require(different.empty(), different);
+      torch::load(*second.optimizer, in);
+      for (second.step = first.step; second.step < kSteps;) second.train();
+      require_same(state_of(second), wanted);
     });
   }
 }
@@ -257,10 +209,8 @@ TEST(Optimizers, StateIsSavedAndLoaded) {
 TEST(Optimizers, AClosureIsCalledOnceWithGradientsOn) {
   for (const int ranks : {1, 2}) {
     const State wanted = train_plain("mlp", ranks, made_with<AdamW>(AdamWOptions(1e-2)));
-    std::vector<std::shared_ptr<Learner>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("mlp"));
     run_ranks(ranks, [&](World& world) {
-      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+      auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
       AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
       const at::NoGradGuard no_grad;
       int calls = 0;
@@ -276,8 +226,7 @@ TEST(Optimizers, AClosureIsCalledOnceWithGradientsOn) {
         require(loss.equal(seen), "the closure's loss comes back");
       }
       require(calls == kSteps, "once per step");
-      const std::string different = difference(state_of(model), wanted);
-      require(different.empty(), different);
+      require_same(state_of(model), wanted);
     });
   }
 }

@@ -8,8 +8,7 @@
 
 #include "behaviour/toy_device.h"
 #include "support/gloo.h"
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -68,8 +67,7 @@ TEST_P(OtherDevice, TrainsToTheBitsOfTheCpu) {
                               .precision = one.bf16 ? bf16() : fp32(),
                               .comm = kToyComm});
     train_sharded(model, world, kSteps, one.optim);
-    const std::string found = difference(on_cpu(world, state_of(model)), wanted);
-    require(found.empty(), found);
+    require_same(on_cpu(world, state_of(model)), wanted);
   });
 }
 

@@ -1,8 +1,7 @@
 // Promise: a sharded model trains to the same bits as the plain loop over the same batches.
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -42,14 +41,11 @@ TEST_P(Parity, BitsEqualThePlainLoop) {
   const ParityCase& one = GetParam();
   const auto plain = make_learner(one.learner);
   const State wanted = train_plain(*plain, one.ranks, kParitySteps, one.optim);
-  std::vector<std::shared_ptr<Learner>> modules;
-  for (int r = 0; r < one.ranks; ++r) modules.push_back(make_learner(one.learner));
   run_ranks(one.ranks, [&](World& world) {
-    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())],
+    auto model = fully_shard(world, make_learner(one.learner),
                              {.wrap = by_size(200), .strategy = one.strategy, .share_shards = one.shares});
     train_sharded(model, world, kParitySteps, one.optim);
-    const std::string different = difference(state_of(model), wanted);
-    require(different.empty(), different);
+    require_same(state_of(model), wanted);
   });
 }
 

@@ -9,8 +9,7 @@
 #include <thread>
 
 #include "runtime/engine.h"
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -138,8 +137,7 @@ TEST(Paths, OnesThatOnlyThisTestKnowsTrainAModel) {
     fs::create_directories(mine);
     run_ranks(ranks, [&](World& world) {
       const State wanted = train(world, "mlp", nullptr);
-      const State got = train(world, "mlp", &mine);
-      require(difference(got, wanted).empty(), difference(got, wanted));
+      require_same(train(world, "mlp", &mine), wanted);
     });
     const auto written = std::distance(fs::directory_iterator(mine), fs::directory_iterator());
     EXPECT_GT(written, 4 * 2 * ranks) << "gathers and reduces went through files";

@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "models/gpt2.h"
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -13,77 +12,13 @@ using at::Tensor;
 
 constexpr int kPrecisionSteps = 10;
 
-// Which type each parameter of the reference has in forward and backward, by name.
-using ComputeType = std::function<at::ScalarType(const std::string& name, at::ScalarType master)>;
+// Which type each parameter of the plain model has in forward and backward, by name.
+using ComputeType = decltype(PlainOptions::compute);
 
 ComputeType all_in(at::ScalarType type) {
   return [type](const std::string&, at::ScalarType) { return type; };
 }
-ComputeType as_they_are() {
-  return [](const std::string&, at::ScalarType master) { return master; };
-}
-
-// What a sharded model must equal: a master that an optimizer steps, and a copy of it that computes.
-class Reference {
- public:
-  Reference(std::shared_ptr<Learner> master, std::shared_ptr<Learner> copy, const ComputeType& compute)
-      : master_(std::move(master)), copy_(std::move(copy)) {
-    const auto types = copy_->named_parameters();
-    for (auto& item : master_->named_parameters()) {
-      Tensor twin = types[item.key()];
-      const bool seen = std::any_of(masters_.begin(), masters_.end(),
-                                    [&](const Tensor& one) { return one.is_same(item.value()); });
-      if (seen) continue;
-      twin.set_data(twin.detach().to(compute(item.key(), twin.scalar_type())));
-      masters_.push_back(item.value());
-      copies_.push_back(twin);
-    }
-  }
-
-  // Sums over ranks in `reduce`, or in the master's type: each rank's gradient is cast to it, the tree adds
-  // in fp32, and the average is rounded once.
-  void train(int ranks, int steps, Optim kind, std::optional<at::ScalarType> reduce,
-             const detail::InputCast& input) {
-    const auto optimizer = make_optimizer(kind, masters_);
-    for (int step = 0; step < steps; ++step) {
-      load();
-      std::vector<std::vector<Tensor>> grads(copies_.size());
-      for (int rank = 0; rank < ranks; ++rank) {
-        for (auto& copy : copies_) copy.mutable_grad() = Tensor();
-        copy_->forward(detail::cast_argument(input, copy_->batch(step * ranks + rank))).backward();
-        for (size_t i = 0; i < copies_.size(); ++i) grads[i].push_back(copies_[i].grad());
-      }
-      for (size_t i = 0; i < masters_.size(); ++i)
-        masters_[i].mutable_grad() = reduced(grads[i], masters_[i].scalar_type(), reduce);
-      optimizer->step();
-    }
-  }
-
-  State state() { return state_of(*master_); }
-
- private:
-  void load() {
-    const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < masters_.size(); ++i) copies_[i].copy_(masters_[i]);
-  }
-
-  // Alone there is nothing to sum, and no cast to the type of sums.
-  static Tensor reduced(const std::vector<Tensor>& grads, at::ScalarType master,
-                        std::optional<at::ScalarType> reduce) {
-    if (!grads.front().defined()) return {};
-    if (grads.size() == 1) return grads.front().to(master);
-    const at::ScalarType type = reduce.value_or(master);
-    const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
-    std::vector<Tensor> terms;
-    for (const Tensor& grad : grads) terms.push_back(grad.to(type).to(wide));
-    const double share = wide == at::kDouble ? 1.0 / static_cast<double>(grads.size())
-                                             : static_cast<double>(1.0F / static_cast<float>(grads.size()));
-    return tree_sum(terms).mul(share).to(type).to(master);
-  }
-
-  std::shared_ptr<Learner> master_, copy_;
-  std::vector<Tensor> masters_, copies_;
-};
+ComputeType as_they_are() { return {}; }
 
 struct Setting {
   ShardOptions options;
@@ -91,24 +26,31 @@ struct Setting {
   std::vector<Optim> optims = {Optim::sgd, Optim::adamw};
 };
 
+State train_reference(Learner& learner, int ranks, Optim kind, const Setting& setting) {
+  const Precision& precision = setting.options.precision;
+  const detail::InputCast input{precision.cast_inputs ? precision.param : std::nullopt};
+  PlainTrainer trainer(learner, ranks, {.compute = setting.compute, .reduce = precision.reduce});
+  const auto optimizer = make_optimizer(kind, trainer.parameters());
+  for (int step = 0; step < kPrecisionSteps; ++step) {
+    trainer.backward([&](int rank) {
+      return learner.forward(detail::cast_argument(input, learner.batch(step * ranks + rank)));
+    });
+    trainer.step(*optimizer);
+  }
+  return trainer.state();
+}
+
 // Trains `make()` on W = 1, 2, 3 with each optimizer and compares master weights bit for bit.
 void expect_reference(const std::string& name, const std::function<std::shared_ptr<Learner>()>& make,
                       const Setting& setting) {
-  const Precision& precision = setting.options.precision;
-  const detail::InputCast input{precision.cast_inputs ? precision.param : std::nullopt};
   for (const int ranks : {1, 2, 3}) {
     for (const Optim kind : setting.optims) {
       SCOPED_TRACE(name + " on " + std::to_string(ranks) + " ranks");
-      Reference reference(make(), make(), setting.compute);
-      reference.train(ranks, kPrecisionSteps, kind, precision.reduce, input);
-      const State wanted = reference.state();
-      std::vector<std::shared_ptr<Learner>> modules;
-      for (int r = 0; r < ranks; ++r) modules.push_back(make());
+      const State wanted = train_reference(*make(), ranks, kind, setting);
       EXPECT_NO_THROW(run_ranks(ranks, [&](World& world) {
-        auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], setting.options);
+        auto model = fully_shard(world, make(), setting.options);
         train_sharded(model, world, kPrecisionSteps, kind);
-        const std::string different = difference(state_of(model), wanted);
-        require(different.empty(), different);
+        require_same(state_of(model), wanted);
       }));
     }
   }

@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine.h"
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -37,11 +36,8 @@ TEST_P(ReshardGroup, BitsAreThoseOfFullShard) {
       return state_of(model);
     };
     const State wanted = train(0, Strategy::full_shard);
-    std::string different = difference(train(one.group, Strategy::full_shard), wanted);
-    require(different.empty(), different);
-    if (one.ranks != 8) return;
-    different = difference(train(one.group, Strategy::hybrid_shard), wanted);
-    require(different.empty(), "hybrid: " + different);
+    require_same(train(one.group, Strategy::full_shard), wanted);
+    if (one.ranks == 8) require_same(train(one.group, Strategy::hybrid_shard), wanted, "hybrid: ");
   });
 }
 
@@ -138,8 +134,7 @@ TEST(ReshardGroups, SomeUnitsOnly) {
     };
     auto model = fully_shard(world, make_learner("gpt2"), options);
     train_sharded(model, world, kSteps, Optim::sgd);
-    const std::string different = difference(state_of(model), wanted);
-    require(different.empty(), different);
+    require_same(state_of(model), wanted);
   });
 }
 
@@ -164,228 +159,37 @@ TEST(ReshardGroups, SeveralForwardsAndWhatComesBetween) {
       }
       return state_of(model);
     };
-    const std::string different = difference(train(2), train(0));
-    require(different.empty(), different);
+    require_same(train(2), train(0));
   });
 }
 
-// Four layers and a small head, to be run in unusual ways.
-struct LayersImpl : torch::nn::Module {
-  explicit LayersImpl(int rank) : rank(rank) {
-    const SeededHere seeded(3);
-    for (const char* name : {"a", "b", "c", "d"})
-      layers.push_back(register_module(name, torch::nn::Linear(16, 16)));
-    head = register_module("head", torch::nn::Linear(16, 1));
-  }
-  at::Tensor layer(size_t i, const at::Tensor& x) { return torch::tanh(layers[i]->forward(x)); }
-  at::Tensor forward(at::Tensor x);
-
-  int rank;
-  std::vector<torch::nn::Linear> layers;
-  torch::nn::Linear head{nullptr};
-  bool recompute = false, fail = false, skip = false, head_on_rank_0 = false;
-};
-TORCH_MODULE(Layers);
-
-// Layers 1 and 2 without saving anything but their input.
-struct Recomputed : torch::autograd::Function<Recomputed> {
-  static at::Tensor run(LayersImpl& net, const at::Tensor& x) { return net.layer(2, net.layer(1, x)); }
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, int64_t net) {
-    context->save_for_backward({x});
-    context->saved_data["net"] = net;
-    return run(*reinterpret_cast<LayersImpl*>(net), x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradient) {
-    const auto x = context->get_saved_variables()[0].detach().requires_grad_();
-    const at::AutoGradMode with_grad(true);
-    auto y = run(*reinterpret_cast<LayersImpl*>(context->saved_data["net"].toInt()), x);
-    torch::autograd::backward({y}, {gradient[0]});
-    return {x.grad(), at::Tensor()};
-  }
-};
-
-at::Tensor LayersImpl::forward(at::Tensor x) {
-  if (head_on_rank_0) return rank == 0 ? head(x).sum() : x.sum();
-  x = layer(0, x);
-  if (recompute) {
-    x = Recomputed::apply(x, reinterpret_cast<int64_t>(this));
-  } else {
-    x = layer(1, x);
-    if (fail) throw std::runtime_error("on purpose");
-    if (!skip) x = layer(2, x);
-  }
-  return head(layer(3, x)).pow(2).sum();
-}
-
-using Model = Sharded<LayersImpl>;
-// A step of `model` up to its gradients; call(k) is its forward on batch k of this step.
-using Scene = std::function<void(Model& model, int step, const std::function<at::Tensor(int)>& call,
-                                 torch::optim::Optimizer& optimizer)>;
-
-State train_scene(World& world, int group, const Scene& scene, int64_t replicate_below) {
-  auto model =
-      fully_shard(world, Layers(world.rank()),
-                  {.wrap = by_size(200), .replicate_below = replicate_below, .reshard_group = group});
-  fsdp::AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
-  for (int step = 0; step < 6; ++step) {
-    const auto draw = [&](int k) {
-      const SeededHere seeded(static_cast<uint64_t>(100 * step + 10 * k + world.rank()));
-      return torch::randn({5, 16});
-    };
-    const auto call = [&](int k) { return model(draw(k)); };
-    scene(model, step, call, optimizer);
-    optimizer.step();
-    optimizer.zero_grad();
-    require(model.memory_stats().overflow_bytes == 0, "kept between steps");
-  }
-  State state;
-  const auto whole = model.full_params();
-  for (const auto& parameter : model.module().named_parameters())
-    state[parameter.key()] = parameter.value().detach().clone();
-  return state;
-}
-
-// The model's forward fails half way.
-void fail(Model& model, const std::function<at::Tensor(int)>& call) {
-  model.module().fail = true;
-  EXPECT_THROW(call(7), std::runtime_error);
-  model.module().fail = false;
-}
-
-const std::map<std::string, Scene>& scenes() {
-  static const std::map<std::string, Scene> all{
-      {"NoSync",
-       [](auto& model, int, auto& call, auto&) {
-         {
-           const auto kept_back = model.no_sync();
-           call(0).backward();
-         }
-         call(1).backward();
-       }},
-      {"BackwardTwice",
-       [](auto&, int, auto& call, auto&) {
-         auto loss = call(0);
-         loss.backward({}, /*retain_graph=*/true);
-         loss.backward();
-       }},
-      {"TwoForwards",
-       [](auto&, int, auto& call, auto&) {
-         auto one = call(0), two = call(1);
-         one.backward();
-         two.backward();
-       }},
-      {"FailedForwards",
-       [](auto& model, int step, auto& call, auto&) {
-         if (step % 2 == 1) fail(model, call);
-         auto loss = call(0);
-         if (step % 3 == 1) fail(model, call);
-         loss.backward();
-       }},
-      {"FullParamsBetween",
-       [](auto& model, int step, auto& call, auto&) {
-         auto loss = call(0);
-         if (step % 2 == 1) const auto whole = model.full_params();
-         loss.backward();
-       }},
-      {"Recomputed",
-       [](auto& model, int, auto& call, auto&) {
-         model.module().recompute = true;
-         call(0).backward();
-       }},
-      {"WrittenBeforeRecomputed",
-       [](auto& model, int, auto& call, auto&) {
-         model.module().recompute = true;
-         auto loss = call(0);
-         {
-           const at::NoGradGuard no_grad;
-           for (const auto& one : model.named_parameters())
-             if (one.key() == "b.weight" || one.key() == "c.weight") one.value().mul_(1.1);
-         }
-         loss.backward();
-       }},
-      {"Frozen",
-       [](auto& model, int step, auto& call, auto&) {
-         for (auto& one : model.module().layers[1]->parameters()) one.set_requires_grad(step % 3 != 1);
-         call(0).backward();
-       }},
-      {"OffThePlan",
-       [](auto& model, int step, auto& call, auto&) {
-         model.module().skip = step % 2 == 1;
-         call(0).backward();
-       }},
-      {"OneRankReadsWhatIsWhole",
-       [](auto& model, int, auto& call, auto&) {
-         auto loss = call(0);
-         {
-           const at::NoGradGuard no_grad;
-           model.module().head_on_rank_0 = true;
-           call(5);
-           model.module().head_on_rank_0 = false;
-         }
-         loss.backward();
-       }},
-      {"AStepBetweenForwards",
-       [](auto&, int, auto& call, auto& optimizer) {
-         call(0).backward();
-         auto dropped = call(1);
-         optimizer.step();
-         call(2).backward();
-       }},
-  };
-  return all;
-}
-
-class ReshardGroupScene : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(ReshardGroupScene, IsTheSameAsWithoutAGroup) {
-  run_ranks(4, [&](World& world) {
-    const Scene& scene = scenes().at(GetParam());
-    for (const int64_t whole : {0, 40}) {
-      const std::string different =
-          difference(train_scene(world, 2, scene, whole), train_scene(world, 0, scene, whole));
-      require(different.empty(), different);
-    }
-  });
-}
-
-std::vector<std::string> scene_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, scene] : scenes()) names.push_back(name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, ReshardGroupScene, ::testing::ValuesIn(scene_names()),
-                         [](const auto& info) { return info.param; });
-
-struct AroundImpl : torch::nn::Module {
-  AroundImpl(const torch::nn::Linear& before_, const Layers& net_)
-      : before(register_module("before", before_)), net(register_module("net", net_)) {}
-  at::Tensor forward(const at::Tensor& x) { return net(before(x)); }
-  torch::nn::Linear before;
-  Layers net;
-};
-TORCH_MODULE(Around);
-
-TEST(ReshardGroups, ABlockShardedBeforeItsModel) {
-  run_ranks(4, [](World& world) {
-    const ShardOptions options{.wrap = by_size(200), .reshard_group = 2};
-    Layers net(world.rank());
-    torch::nn::Linear before(16, 16);
-    auto block = fully_shard(world, net, options);
-    block(torch::ones({2, 16}));  // and no backward
-    auto model = fully_shard(world, Around(before, net), options);
-    for (int step = 0; step < 3; ++step) {
-      model(torch::ones({2, 16}) * world.rank()).backward();
-      require(model.memory_stats().overflow_bytes == 0, "kept after backward");
-    }
-  });
-}
-
+// Alone there is nobody to keep parts with: the option changes neither what is kept nor a bit.
 TEST(ReshardGroups, AloneTheyAreIgnored) {
   run_ranks(1, [](World& world) {
-    auto model = fully_shard(world, make_learner("mlp"), {.reshard_group = 2});
-    train_sharded(model, world, 2, Optim::sgd);
+    const auto train = [&](int group) {
+      auto model = fully_shard(world, make_learner("mlp"),
+                               {.wrap = by_size(200), .precision = bf16(), .reshard_group = group});
+      for (const auto& unit : detail::current(model.engine()).units)
+        require(!unit->spec.stays_gathered && unit->spec.reshard_group == 0 && !unit->saves_for_backward(),
+                unit->name() + " has no group");
+      ShardedTwin twin(world, model, optimizer_of(Optim::sgd));
+      int64_t slots = 0;
+      while (twin.step < kSteps)
+        twin.train([&](auto& twin, const Moment&) {
+          const at::Tensor loss = twin.loss();
+          const MemoryStats stats = twin.memory_stats();
+          require(stats.overflow_bytes == 0, "kept: " + std::to_string(stats.overflow_bytes));
+          slots = stats.arena_bytes;
+          loss.backward();
+        });
+      return std::pair(state_of(twin), slots);
+    };
+    const auto [wanted, slots] = train(0);
+    for (const int group : {1, 2, 3}) {
+      const auto [got, room] = train(group);
+      require_same(got, wanted, "group of " + std::to_string(group) + ": ");
+      require(room == slots, std::to_string(room) + " bytes of slots, not " + std::to_string(slots));
+    }
   });
 }
 

@@ -5,7 +5,7 @@
 #include <barrier>
 #include <thread>
 
-#include "behaviour/programs.h"
+#include "behaviour/small_net.h"
 
 namespace fsdp::testing {
 namespace {
@@ -293,15 +293,12 @@ TEST(Running, ABackwardAfterOneThatFailedIsWhole) {
 }
 
 TEST(Running, FullParamsAfterABackwardThatFailed) {
-  const auto wanted = weights_of(*make_seeded(make_net));
+  const auto wanted = state_of(*make_seeded(make_net));
   for (const int ranks : {1, 2}) {
-    std::vector<std::shared_ptr<NetImpl>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_seeded(make_net));
     run_ranks(ranks, [&](World& world) {
-      ShardedProgram model(fully_shard(world, modules[static_cast<size_t>(world.rank())]));
-      fail_in_backward(model, {0, world.rank(), world.size()});
-      const std::string different = difference(weights_of(model), wanted);
-      require(different.empty(), different);
+      ShardedTwin twin(world, fully_shard(world, make_seeded(make_net)));
+      fail_in_backward(twin, twin.now());
+      require_same(state_of(twin), wanted);
     });
   }
 }

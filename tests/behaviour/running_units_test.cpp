@@ -2,7 +2,7 @@
 // same bits.
 #include <gmock/gmock.h>
 
-#include "behaviour/programs.h"
+#include "behaviour/small_net.h"
 
 namespace fsdp::testing {
 namespace {
@@ -192,16 +192,13 @@ TEST(Running, IgnoredAndReplicatedParameters) {
 TEST(Running, BlocksMayBeShardedOneByOne) {
   for (const auto outer : {Strategy::full_shard, Strategy::no_shard})
     for (const int ranks : {1, 2, 3}) {
-      const Program program;
-      const Outcome wanted = run_plain(make_net, train_net, ranks, program);
-      std::vector<std::shared_ptr<NetImpl>> modules;
-      for (int r = 0; r < ranks; ++r) modules.push_back(make_seeded(make_net));
+      const Outcome wanted = run_plain(make_net, train_net, ranks, {});
       run_ranks(ranks, [&](World& world) {
-        auto net = modules[static_cast<size_t>(world.rank())];
+        auto net = make_seeded(make_net);
         const auto first = fully_shard(world, net->blocks[0]);
         const auto second = fully_shard(world, net->blocks[1], {.strategy = Strategy::shard_grad_op});
-        ShardedProgram model(fully_shard(world, net, {.wrap = whole_model(), .strategy = outer}));
-        check_sharded(model, train_net, world, wanted, program);
+        ShardedTwin twin(world, fully_shard(world, net, {.wrap = whole_model(), .strategy = outer}));
+        require_outcome(twin, train_net, wanted);
       });
     }
 }
@@ -210,13 +207,10 @@ TEST(Running, HoldersSharedPointersAndAnyModules) {
   for (const int ranks : {1, 2}) {
     const Tensor x = torch::ones({4, 6});
     const Tensor wanted = make_seeded(make_net)->forward(x);
-    std::vector<std::shared_ptr<NetImpl>> modules;
-    for (int i = 0; i < 3 * ranks; ++i) modules.push_back(make_seeded(make_net));
     run_ranks(ranks, [&](World& world) {
-      const auto* mine = &modules[static_cast<size_t>(3 * world.rank())];
-      auto by_holder = fully_shard(world, Net(mine[0]));
-      auto by_pointer = fully_shard(world, mine[1]);
-      auto by_any = fully_shard(world, torch::nn::AnyModule(Net(mine[2])));
+      auto by_holder = fully_shard(world, Net(make_seeded(make_net)));
+      auto by_pointer = fully_shard(world, make_seeded(make_net));
+      auto by_any = fully_shard(world, torch::nn::AnyModule(Net(make_seeded(make_net))));
       require(by_holder(x).equal(wanted), "a holder's result");
       require(by_pointer(x).equal(wanted), "a shared_ptr's result");
       require(by_any(x).equal(wanted), "an AnyModule's result");
@@ -238,37 +232,29 @@ TEST(Running, TwoModelsInOneLoop) {
     return std::pair(loss_of(judge(fake.detach()) - now.randn({4, 6}, 1)), loss_of(judge(fake)));
   };
   for (const int ranks : {1, 2}) {
-    auto [maker, judge] = make();
-    const auto by_maker = optimizer_of(maker->parameters());
-    const auto by_judge = optimizer_of(judge->parameters());
-    PlainModel plain_maker(maker);
-    PlainModel plain_judge(judge);
-    const auto mean_step = [&](torch::optim::Optimizer& optimizer, auto loss_at) {
-      std::vector<std::vector<Tensor>> grads(optimizer.param_groups()[0].params().size());
-      for (int r = 0; r < ranks; ++r) {
-        maker->zero_grad();
-        judge->zero_grad();
-        loss_at(r).backward();
-        for (size_t i = 0; i < grads.size(); ++i)
-          grads[i].push_back(optimizer.param_groups()[0].params()[i].grad().clone());
-      }
-      for (size_t i = 0; i < grads.size(); ++i)
-        optimizer.param_groups()[0].params()[i].mutable_grad() =
-            tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
-      optimizer.step();
+    const auto [maker, judge] = make();
+    PlainTrainer train_maker(*maker, ranks), train_judge(*judge, ranks);
+    const auto by_maker = make_optimizer(Optim::decaying_adamw, train_maker.parameters());
+    const auto by_judge = make_optimizer(Optim::decaying_adamw, train_judge.parameters());
+    const auto losses_of = [&, &maker = maker, &judge = judge](const Moment& now) {
+      maker->zero_grad();
+      judge->zero_grad();
+      const auto make_it = [&](const Tensor& x) { return maker->forward(x); };
+      const auto judge_it = [&](const Tensor& x) { return judge->forward(x); };
+      return losses(make_it, judge_it, now);
     };
     for (int s = 0; s < 5; ++s) {
-      mean_step(*by_judge, [&](int r) { return losses(plain_maker, plain_judge, {s, r, ranks}).first; });
-      mean_step(*by_maker, [&](int r) { return losses(plain_maker, plain_judge, {s, r, ranks}).second; });
+      train_judge.backward([&](int r) { return losses_of({s, r, ranks}).first; });
+      train_judge.step(*by_judge);
+      train_maker.backward([&](int r) { return losses_of({s, r, ranks}).second; });
+      train_maker.step(*by_maker);
     }
-    std::vector<Models> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make());
-    run_ranks(ranks, [&, &maker = maker, &judge = judge](World& world) {
-      const Models& mine = modules[static_cast<size_t>(world.rank())];
+    run_ranks(ranks, [&](World& world) {
+      const Models mine = make();
       auto my_maker = fully_shard(world, mine.first, sharded_by(by_type<BlockImpl>()));
       auto my_judge = fully_shard(world, mine.second, sharded_by(whole_model()));
-      const auto step_maker = optimizer_of(my_maker.parameters());
-      const auto step_judge = optimizer_of(my_judge.parameters());
+      const auto step_maker = make_optimizer(Optim::decaying_adamw, my_maker.parameters());
+      const auto step_judge = make_optimizer(Optim::decaying_adamw, my_judge.parameters());
       for (int s = 0; s < 5; ++s)
         for (const bool judging : {true, false}) {
           my_maker.zero_grad();
@@ -277,9 +263,8 @@ TEST(Running, TwoModelsInOneLoop) {
           (judging ? both.first : both.second).backward();
           (judging ? step_judge : step_maker)->step();
         }
-      const std::string different = difference(weights_of(my_maker), weights_of(*maker)) +
-                                    difference(weights_of(my_judge), weights_of(*judge));
-      require(different.empty(), different);
+      require_same(state_of(my_maker), train_maker.state());
+      require_same(state_of(my_judge), train_judge.state());
     });
   }
 }

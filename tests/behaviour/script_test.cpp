@@ -8,8 +8,7 @@
 
 #include <filesystem>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -70,23 +69,18 @@ State state_of_script(const torch::jit::Module& script) {
 State train_plain_script(int ranks) {
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);  // compiled gradients are summed otherwise
   auto script = make_script();
-  std::vector<at::Tensor> params;
-  for (const auto& item : script.named_parameters())
-    if (item.value.requires_grad()) params.push_back(item.value);
-  torch::optim::SGD optimizer(params, torch::optim::SGDOptions(0.05).momentum(0.9));
+  PlainTrainer::Named params;
+  for (const auto& item : script.named_parameters()) params.emplace_back(item.name, item.value);
+  PlainTrainer trainer(params, ranks);
+  const auto optimizer = make_optimizer(Optim::sgd, trainer.parameters());
   for (int step = 0; step < kSteps; ++step) {
-    std::vector<std::vector<at::Tensor>> grads(params.size());
-    for (int rank = 0; rank < ranks; ++rank) {
+    trainer.backward([&](int rank) {
       const auto [x, y] = batch(step * ranks + rank);
-      optimizer.zero_grad();
-      script.forward({x, y}).toTensor().backward();
-      for (size_t i = 0; i < params.size(); ++i) grads[i].push_back(params[i].grad().clone());
-    }
-    for (size_t i = 0; i < params.size(); ++i)
-      params[i].mutable_grad() = tree_sum(grads[i]).mul(1.0F / static_cast<float>(ranks));
-    optimizer.step();
+      return script.forward({x, y}).toTensor();
+    });
+    trainer.step(*optimizer);
   }
-  return state_of_script(script);
+  return trainer.state();
 }
 
 TEST(Script, BitsEqualThePlainLoop) {
@@ -103,8 +97,7 @@ TEST(Script, BitsEqualThePlainLoop) {
         optimizer.zero_grad();
       }
       const auto whole = model.full_params();
-      const std::string different = difference(state_of_script(model.module()), wanted);
-      require(different.empty(), different);
+      require_same(state_of_script(model.module()), wanted);
       for (const auto& item : model.module().named_buffers())
         require(item.value.item<float>() == kSteps, "the script's own buffer");
     });
@@ -255,8 +248,7 @@ TEST(Script, SavedWholeItLoadsAndShardsAgain) {
     }
     const auto loaded = torch::jit::load(path);
     std::filesystem::remove(path);
-    const std::string different = difference(state_of_script(loaded), state_of_script(make_script()));
-    require(different.empty(), different);
+    require_same(state_of_script(loaded), state_of_script(make_script()));
     auto again = fully_shard(world, loaded, {.wrap = by_type_name({"Block"})});
     require(at::equal(again(x, y).toTensor(), model(x, y).toTensor()), "the same loss");
   });

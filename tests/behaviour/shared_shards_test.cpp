@@ -43,14 +43,11 @@ void fill_by_pointer(const Tensor& slice) {
 TEST(SharedShards, NeedNoSlots) {
   run_both(2, [](World& world) {
     for (const bool shares : {true, false}) {
-      const auto net = std::make_shared<PlayNet>();
       ShardOptions options = by_linear();
       options.share_shards = shares;
-      auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), options);
-      torch::optim::SGD optimizer(model.parameters(), 0.1);
-      Scene scene{world, net, model, optimizer};
-      for (int i = 0; i < 3; ++i) scene.train();
-      const MemoryStats stats = model.memory_stats();
+      Play play(world, fully_shard(world, std::make_shared<PlayNet>(), options));
+      for (int i = 0; i < 3; ++i) play.train();
+      const MemoryStats stats = play.memory_stats();
       require((stats.arena_bytes == 0) == shares, "slots of " + std::to_string(stats.arena_bytes));
       require(stats.overflow_bytes == 0 && stats.all_gathers > 0, "nothing beside them");
     }
@@ -314,8 +311,7 @@ TEST(SharedShards, OfAnInnerModelGoThroughTheOutersCodec) {
       train_sharded(model, world, 3, Optim::sgd);
       return state_of(model);
     };
-    const std::string different = difference(trained(true), trained(false));
-    require(different.empty(), different);
+    require_same(trained(true), trained(false));
   });
 }
 
@@ -328,8 +324,7 @@ TEST(SharedShards, OfAnInnerModelMoveWithIt) {
     auto inner = fully_shard(world, net->first, {.wrap = whole_model()});
     auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
     train_sharded(model, world, 4, Optim::sgd);
-    const std::string different = difference(state_of(model), wanted);
-    require(different.empty(), different);
+    require_same(state_of(model), wanted);
     int64_t moved = 0, counted = 0;
     for (const OpStats& one : model.comm_stats())
       if (one.op == "all_gather") moved = one.count;

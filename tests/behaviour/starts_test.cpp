@@ -3,8 +3,7 @@
 
 #include <optional>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -26,8 +25,7 @@ TEST(Starts, RanksWithDifferentWeightsTrainThoseOfRankZero) {
       auto model =
           fully_shard(world, learner_of_rank("gpt2", world), {.wrap = by_size(200), .share_shards = share});
       train_sharded(model, world, kSteps, Optim::sgd);
-      const std::string different = difference(state_of(model), wanted);
-      require(different.empty(), different);
+      require_same(state_of(model), wanted);
     });
   }
 }
@@ -66,8 +64,7 @@ TEST(Starts, MicrobatchesInBf16AddUpInFp32) {
         optimizer->step();
         optimizer->zero_grad();
       }
-      const std::string different = difference(state_of(model), wanted);
-      require(different.empty(), different);
+      require_same(state_of(model), wanted);
     });
   }
 }
@@ -111,20 +108,18 @@ TEST(Starts, BlocksThatShareAParameterAreShardedByTheModelAroundThem) {
     torch::optim::SGD optimizer(model.parameters(), 0.1);
 
     HalvesImpl plain;
-    torch::optim::SGD reference({plain.first->weight, plain.first->bias, plain.second->bias}, 0.1);
+    PlainTrainer trainer(plain, world.size());
+    torch::optim::SGD reference(trainer.parameters(), 0.1);
     for (int64_t step = 0; step < kSteps; ++step) {
       model(input_of(2 * step + world.rank())).backward();
       optimizer.step();
       optimizer.zero_grad();
-      reference.zero_grad();
-      ((plain.forward(input_of(2 * step)) + plain.forward(input_of(2 * step + 1))) / 2).backward();
-      reference.step();
+      trainer.backward([&](int rank) { return plain.forward(input_of(2 * step + rank)); });
+      trainer.step(reference);
     }
     const auto whole = model.full_params();
     require(net->second->weight.data_ptr() == net->first->weight.data_ptr(), "the two are one");
-    require(at::allclose(net->first->weight, plain.first->weight, 1e-5, 1e-6) &&
-                at::allclose(net->second->bias, plain.second->bias, 1e-5, 1e-6),
-            "they train as one model");
+    require_same(state_of(*net), trainer.state(), "they train as one model: ");
   });
 }
 

@@ -1,8 +1,7 @@
 // Promise: with sync_batchnorm an unmodified model normalises over all ranks, as over the whole batch.
 #include <gtest/gtest.h>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -46,22 +45,16 @@ TEST(SyncBatchNorm, EqualsOneRankWithAllBatches) {
 
 // On a GPU the operators are cuDNN's.
 TEST(GpuSyncBatchNorm, EqualsOneRankWithAllBatches) {
-  run_processes(
-      2,
-      [](World& world) {
-        ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-        at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-        const State wanted =
-            train_whole_batch(*make_learner("convnet"), 2, kBatchNormSteps, Optim::plain_sgd);
-        auto model =
-            fully_shard(world, make_learner("convnet"), {.wrap = by_size(200), .sync_batchnorm = true});
-        train_sharded(model, world, kBatchNormSteps, Optim::plain_sgd);
-        State found = state_of(model);
-        for (auto& [name, value] : found) value = value.cpu();
-        const double drifted = drift(found, wanted);
-        require(drifted <= 1e-3, "drift " + std::to_string(drifted));  // TF32 is off, but sums differ
-      },
-      c10::Device(c10::kCUDA, 0));
+  run_on_gpus(2, [](World& world) {
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    const State wanted = train_whole_batch(*make_learner("convnet"), 2, kBatchNormSteps, Optim::plain_sgd);
+    auto model = fully_shard(world, make_learner("convnet"), {.wrap = by_size(200), .sync_batchnorm = true});
+    train_sharded(model, world, kBatchNormSteps, Optim::plain_sgd);
+    State found = state_of(model);
+    for (auto& [name, value] : found) value = value.cpu();
+    const double drifted = drift(found, wanted);
+    require(drifted <= 1e-3, "drift " + std::to_string(drifted));  // TF32 is off, but sums differ
+  });
 }
 
 // A convolution's penalty on the gradient of its input.

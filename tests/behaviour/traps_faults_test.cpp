@@ -1,7 +1,7 @@
 // Promise: a peer that leaves and a handle that is dropped are answered in words, with the error's own type.
 #include <gmock/gmock.h>
 
-#include "behaviour/programs.h"
+#include "behaviour/small_net.h"
 
 namespace fsdp::testing {
 namespace {
@@ -31,19 +31,11 @@ bool is_comm_error(const std::exception_ptr& error) {
 
 Tensor data_of(const World& world) { return torch::ones({4, 6}) * (world.rank() + 1); }
 
-std::vector<std::shared_ptr<NetImpl>> nets(int ranks) {
-  std::vector<std::shared_ptr<NetImpl>> modules;
-  for (int r = 0; r < ranks; ++r) modules.push_back(make_seeded(make_net));
-  return modules;
-}
-
 // Rank 1 trains `steps` steps and leaves; `fn` is what rank 0 then does.
 template <class Fn>
 void left_alone(int steps, Fn&& fn) {
-  const auto modules = nets(2);
   run_ranks(2, [&](World& world) {
-    auto model =
-        fully_shard(world, modules[static_cast<size_t>(world.rank())], sharded_by(by_type<BlockImpl>()));
+    auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
     for (int s = 0; s < steps; ++s) loss_of(model(data_of(world))).backward();
     if (world.rank() == 0) fn(world, model);
   });
@@ -62,10 +54,8 @@ TEST(Traps, ALostPeerComesOutOfTheModelAsCommError) {
 
 TEST(Traps, ALostPeerComesOutOfBackwardInWordsAndOutOfLastError) {
   for (const int steps : {0, 1, 3}) {
-    const auto modules = nets(2);
     run_ranks(2, [&](World& world) {
-      auto model =
-          fully_shard(world, modules[static_cast<size_t>(world.rank())], sharded_by(by_type<BlockImpl>()));
+      auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
       for (int s = 0; s < steps; ++s) loss_of(model(data_of(world))).backward();
       const Tensor loss = loss_of(model(data_of(world)));
       if (world.rank() == 1) return;
@@ -79,10 +69,8 @@ TEST(Traps, ALostPeerComesOutOfBackwardInWordsAndOutOfLastError) {
 }
 
 TEST(Traps, ARankThatThrowsAndLeavesIsNamedToTheOthers) {
-  const auto modules = nets(3);
   run_ranks(3, [&](World& world) {
-    auto model =
-        fully_shard(world, modules[static_cast<size_t>(world.rank())], sharded_by(by_type<BlockImpl>()));
+    auto model = fully_shard(world, make_seeded(make_net), sharded_by(by_type<BlockImpl>()));
     loss_of(model(data_of(world))).backward();
     if (world.rank() == 2) {
       const auto failing = [&] { model.run([](NetImpl&) { throw std::out_of_range("of the user"); }); };
@@ -100,11 +88,10 @@ TEST(Traps, ARankThatThrowsAndLeavesIsNamedToTheOthers) {
 
 TEST(Traps, ALossMayOutliveItsModel) {
   for (const int ranks : {1, 2}) {
-    const auto modules = nets(ranks);
     run_ranks(ranks, [&](World& world) {
       Tensor loss;
       {
-        auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())]);
+        auto model = fully_shard(world, make_seeded(make_net));
         loss = loss_of(model(data_of(world)));
       }
       const std::string got = thrown([&] { loss.backward(); });
@@ -115,9 +102,8 @@ TEST(Traps, ALossMayOutliveItsModel) {
 
 TEST(Traps, AModuleMayOutliveItsModel) {
   for (const int ranks : {1, 2}) {
-    const auto modules = nets(ranks);
     run_ranks(ranks, [&](World& world) {
-      const auto& net = modules[static_cast<size_t>(world.rank())];
+      auto net = make_seeded(make_net);
       Tensor view;
       {
         auto model = fully_shard(world, net);
@@ -138,9 +124,8 @@ TEST(Traps, AModuleMayOutliveItsModel) {
 
 TEST(Traps, AModelMayOutliveTheModulesHandle) {
   for (const int ranks : {1, 2}) {
-    auto modules = nets(ranks);
     run_ranks(ranks, [&](World& world) {
-      auto& mine = modules[static_cast<size_t>(world.rank())];
+      auto mine = make_seeded(make_net);
       auto model = fully_shard(world, mine);
       mine.reset();
       const ShardedModel base = model;
@@ -152,9 +137,8 @@ TEST(Traps, AModelMayOutliveTheModulesHandle) {
 
 TEST(Traps, AParameterHandleMayOutliveEverything) {
   for (const int ranks : {1, 2}) {
-    auto modules = nets(ranks);
     run_ranks(ranks, [&](World& world) {
-      auto& mine = modules[static_cast<size_t>(world.rank())];
+      auto mine = make_seeded(make_net);
       std::vector<Tensor> slices, grads;
       {
         auto model = fully_shard(world, std::exchange(mine, nullptr));
@@ -169,9 +153,8 @@ TEST(Traps, AParameterHandleMayOutliveEverything) {
 }
 
 TEST(Traps, AModelThatIsRefusedLeavesTheOtherAsItWas) {
-  const auto modules = nets(2);
   run_ranks(2, [&](World& world) {
-    const auto& net = modules[static_cast<size_t>(world.rank())];
+    auto net = make_seeded(make_net);
     auto model = fully_shard(world, net, sharded_by(whole_model()));
     const std::string got = thrown([&] { const auto refused = fully_shard(world, net->blocks[0]); });
     require(got.find("fsdp: ") != std::string::npos, "'" + got + "' is a refusal in our words");

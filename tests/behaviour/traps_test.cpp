@@ -2,7 +2,7 @@
 // in words.
 #include <gmock/gmock.h>
 
-#include "behaviour/programs.h"
+#include "behaviour/small_net.h"
 
 namespace fsdp::testing {
 namespace {
@@ -13,11 +13,9 @@ using ::testing::HasSubstr;
 template <class Fn>
 void on_nets(const std::vector<int>& sizes, Fn&& fn) {
   for (const int ranks : sizes) {
-    std::vector<std::shared_ptr<NetImpl>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_seeded(make_net));
     run_ranks(ranks, [&](World& world) {
-      auto& mine = modules[static_cast<size_t>(world.rank())];
-      fn(world, mine);
+      auto net = make_seeded(make_net);
+      fn(world, net);
     });
   }
 }
@@ -192,7 +190,7 @@ TEST(Traps, ViewsAndAliasesTakenWhileReleasedSeeTheValues) {
 TEST(Traps, AnOptimizerStepBetweenForwardAndBackwardIsRefused) {
   on_nets({1, 2}, [](World& world, std::shared_ptr<NetImpl>& net) {
     auto model = fully_shard(world, net, sharded_by(by_size(100)));
-    const auto optimizer = optimizer_of(model.parameters());
+    const auto optimizer = make_optimizer(Optim::decaying_adamw, model.parameters());
     loss_of(model(torch::ones({4, 6}) * (world.rank() + 1))).backward();
     const Tensor loss = loss_of(model(torch::ones({4, 6}) * (world.rank() + 1)));
     optimizer->step();
@@ -205,7 +203,7 @@ TEST(Traps, AnOptimizerStepIsNoticedByTheFirstOperatorOfBackward) {
     run_ranks(ranks, [](World& world) {
       auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(6, 4));
       auto model = fully_shard(world, linear);
-      const auto optimizer = optimizer_of(model.parameters());
+      const auto optimizer = make_optimizer(Optim::decaying_adamw, model.parameters());
       const auto x = (torch::ones({4, 6}) * (world.rank() + 1)).requires_grad_();
       loss_of(model(x)).backward();
       const Tensor loss = loss_of(model(x));

@@ -4,8 +4,7 @@
 
 #include <cstdio>
 
-#include "support/ranks.h"
-#include "support/training.h"
+#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
@@ -14,10 +13,8 @@ constexpr int kSteps = 20;
 
 State train_ranks(const std::string& name, int ranks, Optim kind) {
   State state;
-  std::vector<std::shared_ptr<Learner>> modules;
-  for (int r = 0; r < ranks; ++r) modules.push_back(make_learner(name));
   run_ranks(ranks, [&](World& world) {
-    auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+    auto model = fully_shard(world, make_learner(name), {.wrap = by_size(200)});
     train_sharded(model, world, kSteps, kind);
     State mine = state_of(model);
     if (world.rank() == 0) state = std::move(mine);
@@ -61,10 +58,8 @@ TEST(SameData, OnEveryRankGivesTheSameParametersForEveryW) {
   State alone;
   for (const int ranks : {1, 2, 4, 8}) {
     State state;
-    std::vector<std::shared_ptr<Learner>> modules;
-    for (int r = 0; r < ranks; ++r) modules.push_back(make_learner("gpt2"));
     run_ranks(ranks, [&](World& world) {
-      auto model = fully_shard(world, modules[static_cast<size_t>(world.rank())], {.wrap = by_size(200)});
+      auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
       const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
       for (int step = 0; step < kSteps; ++step) {
         model(model.module().batch(step)).backward();

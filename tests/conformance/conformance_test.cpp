@@ -45,14 +45,10 @@ class GpuConformance : public ::testing::TestWithParam<int> {};
 
 // The ranks share one GPU, which NCCL allows when each poses as a host of its own.
 TEST_P(GpuConformance, Nccl) {
-  run_processes(
-      GetParam(),
-      [](World& world) {
-        ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-        check_everything(
-            world, {.options = {.backend = BackendKind::nccl}, .tree_sums = false, .finds_mismatch = false});
-      },
-      c10::Device(c10::kCUDA));
+  run_on_gpus(GetParam(), [](World& world) {
+    check_everything(
+        world, {.options = {.backend = BackendKind::nccl}, .tree_sums = false, .finds_mismatch = false});
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GpuConformance, ::testing::Values(1, 2, 4));

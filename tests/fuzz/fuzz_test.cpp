@@ -73,15 +73,11 @@ TEST(GpuFuzz, ProgramsGiveWhatThePlainLoopGives) {
   for (uint64_t s = first; s < first + static_cast<uint64_t>(count) && failed < 3; ++s) {
     const Program program = generate(s, /*actions=*/30, /*other_device=*/true);
     try {
-      testing::run_processes(
-          program.ranks,
-          [&](World& world) {
-            ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-            CommOptions comm;
-            comm.timeout = std::chrono::milliseconds(30000);
-            run_sharded(program, world, run_plain(program, /*other_device=*/true), comm);
-          },
-          c10::Device(c10::kCUDA, 0));
+      testing::run_on_gpus(program.ranks, [&](World& world) {
+        CommOptions comm;
+        comm.timeout = std::chrono::milliseconds(30000);
+        run_sharded(program, world, run_plain(program, /*other_device=*/true), comm);
+      });
     } catch (const std::exception& error) {
       ++failed;
       ADD_FAILURE() << "seed " << s << ": " << error.what() << "\n" << to_code(program);

@@ -1,98 +1,27 @@
 #include "fuzz/oracle.h"
 
-#include <fsdp/optim.h>
-
 #include <functional>
+
+#include "support/plain_trainer.h"
 
 namespace fsdp::fuzz {
 
 using at::Tensor;
 
-at::ScalarType compute_type(const Program& program) {
-  constexpr at::ScalarType kTypes[] = {at::kDouble, at::kFloat, at::kBFloat16};
-  return kTypes[static_cast<size_t>(program.compute)];
-}
-
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Program& program, std::vector<Tensor> params) {
-  // A large epsilon: gradients that are rounding errors must not become steps.
-  switch (program.optimizer) {
-    case Optimizer::adamw:
-      return std::make_unique<torch::optim::AdamW>(
-          std::move(params), torch::optim::AdamWOptions(1e-2).weight_decay(0.1).eps(0.1));
-    case Optimizer::fused_adamw:
-      if (!program.net.complex)
-        return std::make_unique<AdamW>(std::move(params), AdamWOptions(1e-2).weight_decay(0.1).eps(0.1));
-      [[fallthrough]];
-    default:
-      return std::make_unique<torch::optim::SGD>(
-          std::move(params), torch::optim::SGDOptions(5e-3).momentum(0.9).weight_decay(0.1));
-  }
-}
-
-Tensor input(const Program& program, size_t at, int rank, int k) {
-  const auto seed =
-      static_cast<uint64_t>(1000 + at * 64 + static_cast<size_t>(rank) * 8 + static_cast<size_t>(k));
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  return torch::randn({1 + static_cast<int64_t>(seed % 3), program.net.width}, generator, torch::kDouble);
-}
-
-Tensor loss_of(const Tensor& y) { return (y.to(at::kDouble) - 0.3).square().mean(); }
-
-Tensor penalty_over(const std::vector<Tensor>& params) {
-  Tensor total = torch::zeros({}, params.front().options().dtype(at::kDouble).requires_grad(false));
-  for (const Tensor& p : params)
-    if (p.requires_grad())
-      total = total + 0.05 * (p.is_complex() ? torch::view_as_real(p).square() : p.square()).sum();
-  return total;
-}
-
-Way way_of(const Program& program, const Action& action, int rank, int k, bool other_device) {
-  const int blocks = program.net.blocks;
-  // Ranks may differ inside a unit only, and only on the CPU.
-  const bool alike = other_device || program.wrap == Wrap::cut || program.wrap == Wrap::sizes;
-  const int who = alike ? 0 : rank;
-  switch (action.what) {
-    case Do::drop_block:
-      return {.skip = action.a % blocks};
-    case Do::gates:
-      return {.gates = static_cast<unsigned>(action.a + who * action.b)};
-    case Do::gate_in_one_of_two: {
-      const bool here = k == 0 && (alike || rank == action.b % program.ranks);
-      return {.gates = here ? 1U << (action.a % blocks) : 0U};
-    }
-    case Do::fail_forward:
-      return {.fail_at = action.a % blocks};
-    case Do::fail_backward:
-      return {.fail_at = -2};
-    default:
-      return {.gates = action.a == 11 ? 1U : 0U};
-  }
-}
-
-void change(Tensor& values, double factor) {
-  const at::NoGradGuard no_grad;
-  if (values.is_floating_point() || values.is_complex())
-    values.mul_(factor);
-  else
-    values.add_(1);
-}
-
-size_t frozen_by(const Action& action, size_t params) {
-  return 1 + static_cast<size_t>(action.a) % (params - 1);
-}
-
 namespace {
+
+using testing::PlainTrainer;
 
 class Plain {
  public:
   Plain(const Program& program, bool other_device)
-      : program_(program), other_device_(other_device), model_(make_model(program.net)) {
+      : program_(program),
+        other_device_(other_device),
+        model_(make_model(program.net)),
+        trainer_(*model_, program.ranks, {.compute = [&program](const std::string&, at::ScalarType master) {
+          return c10::isFloatingType(master) ? compute_type(program) : master;
+        }}) {
     params_ = parameters_of(*model_);
-    for (Tensor& p : params_) {
-      masters_.push_back(p.detach().clone().set_requires_grad(p.requires_grad()));
-      if (p.is_floating_point()) p.set_data(p.to(compute_type(program)));
-    }
-    pending_.assign(static_cast<size_t>(program.ranks), std::vector<Tensor>(params_.size()));
     optimizer_ = make_optimizer(program_, masters_);
   }
 
@@ -128,42 +57,19 @@ class Plain {
       }
     }
   }
-  // What autograd left in the model is this rank's.
-  void take(int rank) {
-    for (size_t i = 0; i < params_.size(); ++i) {
-      const Tensor grad = std::exchange(params_[i].mutable_grad(), Tensor());
-      if (!grad.defined()) continue;
-      Tensor& sum = pending_[static_cast<size_t>(rank)][i];
-      const Tensor wide = grad.to(masters_[i].scalar_type());
-      sum = sum.defined() ? sum + wide : wide.clone();
-    }
-  }
-  void settle() {
-    for (size_t i = 0; i < params_.size(); ++i) {
-      Tensor total;
-      for (auto& rank : pending_) {
-        const Tensor mine = std::exchange(rank[i], Tensor());
-        if (mine.defined()) total = total.defined() ? total + mine : mine;
-      }
-      if (!total.defined()) continue;
-      total = total / program_.ranks;
-      Tensor& grad = masters_[i].mutable_grad();
-      grad = grad.defined() ? grad + total : total;
-    }
-  }
   void forget() {
-    for (Tensor& m : masters_) m.mutable_grad() = Tensor();
-    for (auto& rank : pending_) rank.assign(params_.size(), Tensor());
+    for (const Tensor& m : masters_) m.mutable_grad() = Tensor();
+    for (int r = 0; r < program_.ranks; ++r) trainer_.drop(r);
   }
   void each_rank(const std::function<void(int)>& fn) {
     for (int r = 0; r < program_.ranks; ++r) {
       fn(r);
-      take(r);
+      trainer_.take(r);
     }
   }
   void train(bool keep_back = false) {
     each_rank([&](int r) { loss_of(forward(r, 0)).backward(); });
-    if (!keep_back || program_.ranks == 1) settle();
+    if (!keep_back || program_.ranks == 1) trainer_.reduce();
   }
   void evaluate(int k) {
     const at::NoGradGuard no_grad;
@@ -189,9 +95,9 @@ class Plain {
   const Program& program_;
   bool other_device_;
   std::shared_ptr<ModelImpl> model_;
-  std::vector<Tensor> params_;                // of the model, in the type it computes with
-  std::vector<Tensor> masters_;               // what is trained
-  std::vector<std::vector<Tensor>> pending_;  // [rank][parameter] kept back
+  PlainTrainer trainer_;
+  std::vector<Tensor> masters_ = trainer_.parameters();  // what is trained
+  std::vector<Tensor> params_;                           // of the model, in the type it computes with
   std::vector<Tensor> kept_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   size_t at_ = 0;
@@ -225,15 +131,15 @@ void Plain::act(const Action& action) {
         const Tensor first = loss_of(forward(r, 0));  // in this order: it shows in bits of sums
         (first + loss_of(forward(r, 1))).backward();
       });
-      return settle();
+      return trainer_.reduce();
     case Do::two_backwards:
       each_rank([&](int r) {
         const Tensor first = loss_of(forward(r, 0));
         loss_of(forward(r, 1)).backward();
-        take(r);
+        trainer_.take(r);
         first.backward();
       });
-      return settle();
+      return trainer_.reduce();
     case Do::forward_only:
       for (int r = 0; r < program_.ranks; ++r) see(r, forward(r, 0));
       return;
@@ -248,10 +154,10 @@ void Plain::act(const Action& action) {
       each_rank([&](int r) {
         const Tensor loss = loss_of(forward(r, 0));
         loss.backward({}, /*retain_graph=*/true);
-        take(r);
+        trainer_.take(r);
         loss.backward();
       });
-      return settle();
+      return trainer_.reduce();
     case Do::input_gradients:
       each_rank([&](int r) {
         const Tensor x = input(program_, at_, r, 0).requires_grad_();
@@ -259,7 +165,7 @@ void Plain::act(const Action& action) {
         const Tensor g = torch::autograd::grad({y.sum()}, {x}, {}, {}, /*create_graph=*/true)[0];
         (g.square().mean() + loss_of(y)).backward();
       });
-      return settle();
+      return trainer_.reduce();
     case Do::write_between:
       evaluate(0);
       change_all(0.97);
@@ -267,7 +173,7 @@ void Plain::act(const Action& action) {
     case Do::loop_inside:
       for (int k = 0; k < 2; ++k) {
         each_rank([&](int r) { loss_of(forward(r, k)).backward(); });
-        settle();
+        trainer_.reduce();
         step();
         forget();
       }

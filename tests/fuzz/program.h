@@ -1,4 +1,8 @@
 // A random program: a model, how it is sharded, and what is done with it. Pure data; see generate().
+//
+// It is not written in C++ as the programs of support/twins.h are, which would be code: it must be drawn from
+// a seed, made smaller when it fails, and printed. What ranks do to a plain model is compared in fp64 after
+// every action, not to the bit at the end of a step.
 #pragma once
 
 #include <cstdint>

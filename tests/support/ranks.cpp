@@ -1,7 +1,7 @@
 #include "support/ranks.h"
 
 #include <ATen/Parallel.h>
-
+#include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cstdlib>
@@ -46,6 +46,33 @@ std::unique_ptr<detail::RankProcesses> fork_ranks(int size, const RankBody& body
 
 void run_processes(int size, const RankBody& body, c10::Device device) {
   run_local(size, body, InitOptions{.device = device});
+}
+
+// Asked in a process of its own: one that has seen CUDA cannot fork ranks that use it.
+bool gpu_visible() {
+  static const bool visible = [] {
+    try {
+      run_processes(
+          1, [](World&) {}, c10::Device(c10::kCUDA, 0));
+      return true;
+    } catch (const std::exception& error) {
+      if (std::string(error.what()).find("none is visible") == std::string::npos) throw;
+      return false;
+    }
+  }();
+  return visible;
+}
+
+void run_on_gpus(int size, const RankBody& body) {
+  if (!gpu_visible()) GTEST_SKIP() << "no GPU is visible";
+  run_processes(
+      size,
+      [&](World& world) {
+        // NCCL refuses two ranks on one GPU of one host.
+        ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
+        body(world);
+      },
+      c10::Device(c10::kCUDA, 0));
 }
 
 void require(bool condition, const std::string& what) {

@@ -24,6 +24,11 @@ std::unique_ptr<detail::RankProcesses> fork_ranks(int size, const RankBody& body
 // fork_ranks and wait: throws when a rank failed, with its words.
 void run_processes(int size, const RankBody& body, c10::Device device = c10::kCPU);
 
+// Whether a rank finds a GPU.
+bool gpu_visible();
+// run_processes on GPUs, which ranks may share. Without a GPU the test is skipped.
+void run_on_gpus(int size, const RankBody& body);
+
 // As threads, then as processes.
 void run_both(int size, const RankBody& body);
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/state.h"
-#include "unit/comm/fake_backend.h"
+#include "support/fake_comm.h"
 
 namespace fsdp::detail {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 TEST(Comm, SumsInOrderIsNotWhetherOperationsAreCompared) {
   for (const bool compares : {false, true})
     for (const bool in_order : {false, true}) {
-      const auto backend = std::make_shared<FakeBackend>();
+      const auto backend = std::make_shared<testing::FakeBackend>();
       backend->compares = compares;
       backend->in_order = in_order;
       const auto state = std::make_shared<CommState>();

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "unit/comm/fake_backend.h"
+#include "support/fake_comm.h"
 #include "unit/comm/group_of_two.h"
 
 namespace fsdp::detail {
@@ -36,7 +36,7 @@ class CommStateTest : public ::testing::Test {
     return fault;
   }
 
-  std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>();
+  std::shared_ptr<testing::FakeBackend> backend_ = std::make_shared<testing::FakeBackend>();
   CommState state_;
 };
 
