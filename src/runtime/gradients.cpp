@@ -89,12 +89,16 @@ void Gradients::copy_waiting() {
   copy_from_.clear();
 }
 
-void Gradients::at_boundary() {
+void Gradients::go_on() {
   const Quiet quiet;
   copy_waiting();
+}
+
+void Gradients::go_on_unplanned() {
   if (alone() || !sync) return;
+  const Quiet quiet;
   leave_plan();
-  obey_and_record(go_on(shards_.in_flight()));
+  obey_and_record(detail::go_on(shards_.in_flight()));
   obey_and_record(reduce_complete(count_ranks(), mesh_.all.size(), shards_.in_flight()));
 }
 
@@ -108,7 +112,6 @@ void Gradients::obey_and_record(const std::vector<Instruction>& steps) {
 void Gradients::obey(const Instruction& step) {
   if (alone() || !sync) return;
   const Quiet quiet;
-  copy_waiting();
   Unit& unit = *units_[static_cast<size_t>(step.unit)];
   switch (step.action) {
     case Action::open:

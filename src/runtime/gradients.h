@@ -38,12 +38,14 @@ class Gradients {
   void at_forward() const { shards_.let_go(units_); }
   // A parameter's gradient is complete in tensor.grad().
   void arrived(UnitParam& param);
+  // The model goes on to another unit: gradients that wait to be cast do not wait longer.
+  void go_on();
   // Carries out one instruction.
   void obey(const Instruction& step);
   // The cycle goes over to another plan, in which `open` buffers are.
   void change_over(const std::vector<Place>& open);
-  // The model goes on to another unit, without a plan.
-  void at_boundary();
+  // What go_on() leaves to be done where there is no plan.
+  void go_on_unplanned();
   // A backward ends: everything that arrived is reduced and in the gradient shards. `planned`: how, or null.
   void at_task_end(const Moment* planned);
   // Forgets what was kept back.

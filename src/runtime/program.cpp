@@ -26,6 +26,7 @@ void Engine::use(Unit& unit) {
 }
 
 void Engine::go_on_to(Unit& unit, Access access) {
+  if (access.phase == Phase::backward) gradients_.go_on();
   const Access* expected = schedule_.expected();
   const Moment* planned = schedule_.advance(access);
   if (planned == nullptr && expected != nullptr)
@@ -36,7 +37,7 @@ void Engine::go_on_to(Unit& unit, Access access) {
     if (obey(planned->steps, ready)) return executor_.read(unit);
   }
   schedule_.leave_plan();
-  if (planned == nullptr && access.phase == Phase::backward) gradients_.at_boundary();
+  if (planned == nullptr && access.phase == Phase::backward) gradients_.go_on_unplanned();
   for (const Instruction& step : executor_.gather_now(unit, units)) schedule_.record(step);
   if (expected != nullptr) mesh.row.share_order();
   note_memory();
