@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "layout/near_names.h"
+#include "optim/state_tensors.h"
 #include "runtime/model.h"
 
 namespace fsdp {
@@ -97,6 +98,11 @@ const char* to_string(UnitState state) {
       return "reducing";
   }
   return "";
+}
+
+MemoryStats ShardedModel::memory_stats() const { return model_of(engine_).memory_stats(0); }
+MemoryStats ShardedModel::memory_stats(const torch::optim::Optimizer& optimizer) const {
+  return model_of(engine_).memory_stats(detail::state_bytes(optimizer));
 }
 
 std::vector<UnitCounts> ShardedModel::unit_counts() const {

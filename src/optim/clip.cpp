@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <fsdp/sharded_model.h>
 
 #include <cmath>
 #include <map>

@@ -1,6 +1,5 @@
 #include "optim/state_tensors.h"
 
-#include <fsdp/sharded_model.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -45,17 +44,11 @@ std::vector<NamedTensor> state_tensors(const OptimizerParamState& state) {
   return tensors;
 }
 
-}  // namespace fsdp::detail
-
-namespace fsdp {
-
-MemoryStats ShardedModel::memory_stats(const torch::optim::Optimizer& optimizer) const {
-  MemoryStats stats = memory_stats();
+int64_t state_bytes(const torch::optim::Optimizer& optimizer) {
+  int64_t bytes = 0;
   for (const auto& [param, state] : optimizer.state())
-    for (const auto& [name, tensor] : detail::state_tensors(*state))
-      stats.optimizer_bytes += static_cast<int64_t>(tensor.nbytes());
-  stats.current_bytes += stats.optimizer_bytes;
-  return stats;
+    for (const auto& [name, tensor] : state_tensors(*state)) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
 }
 
-}  // namespace fsdp
+}  // namespace fsdp::detail

@@ -220,9 +220,9 @@ std::string check_plan(const Plan& plan, const std::vector<UnitNeed>& units, con
   Checker checker(plan, units, options.max_slots);
   for (size_t m = 0, runs = 0; m < plan.moments.size(); ++m) {
     const bool run = plan.moments[m].run.has_value();
-    const std::string where = run ? "before run " + std::to_string(runs++) : "at the end of a backward";
+    std::string where = run ? "before run " + std::to_string(runs++) : "at the end of a backward";
     if (const std::string wrong = checker.follow(plan.moments[m]); !wrong.empty())
-      return where + ": " + wrong;
+      return where.append(": ").append(wrong);
   }
   const std::string wrong = checker.end(plan.after);
   return wrong.empty() ? "" : "after the last run: " + wrong;

@@ -26,7 +26,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   // `mode`: null, or what makes a step of several backwards.
   Engine(const World& world, torch::nn::Module& module, const ShardOptions& options, Mesh mesh,
          std::unique_ptr<StepMode> mode);
-  ~Engine();
+  ~Engine() override;
 
   // --- from the public handle
   void enter(const std::vector<at::Tensor>& arguments);
@@ -79,7 +79,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   TrainingState training_state() const { return state_; }
   std::exception_ptr last_error() const { return last_error_; }
   Ledger ledger() const { return take_ledger(*this, executor_, gradients_); }
-  MemoryStats memory_stats() const;
+  MemoryStats memory_stats(int64_t optimizer_bytes) const override;
 
  private:
   enum class Mode : uint8_t { train, eval };

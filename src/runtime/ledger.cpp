@@ -46,7 +46,7 @@ Ledger take_ledger(const Model& model, const Executor& executor, const Gradients
   return ledger;
 }
 
-MemoryStats Engine::memory_stats() const {
+MemoryStats Engine::memory_stats(int64_t optimizer_bytes) const {
   MemoryStats stats;
   int64_t whole = 0;
   for (const auto& unit : units) {
@@ -64,9 +64,10 @@ MemoryStats Engine::memory_stats() const {
   stats.overflow_bytes = now[MemoryKind::private_slots] + now[MemoryKind::saved_for_backward];
   stats.partial_sum_bytes = now[MemoryKind::partial_sums];
   stats.wire_bytes = now[MemoryKind::wires];
-  stats.current_bytes = now.total();
-  stats.peak_bytes = std::max(peak_bytes_, stats.current_bytes);
-  stats.saved_bytes = whole - stats.current_bytes;
+  stats.optimizer_bytes = optimizer_bytes;
+  stats.current_bytes = now.total() + optimizer_bytes;
+  stats.peak_bytes = std::max(peak_bytes_, now.total());
+  stats.saved_bytes = whole - now.total();
   return stats;
 }
 

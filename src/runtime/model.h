@@ -1,6 +1,7 @@
 // What a sharded model is, whatever it does at the moment.
 #pragma once
 
+#include <fsdp/insight.h>
 #include <fsdp/options.h>
 #include <fsdp/world.h>
 #include <torch/nn/module.h>
@@ -27,6 +28,12 @@ struct Model {
         options(options_),
         mesh(std::move(mesh_)),
         mode(std::move(mode_)) {}
+  virtual ~Model() = default;
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  // `optimizer_bytes`: what an optimizer keeps besides.
+  virtual MemoryStats memory_stats(int64_t optimizer_bytes) const = 0;
 
   const World world;
   const std::shared_ptr<torch::nn::Module> module_owner;  // a handle of an inner model may be the last

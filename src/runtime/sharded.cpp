@@ -121,7 +121,6 @@ uint64_t ShardedModel::state_hash() const {
   return mode_of(engine_).hash(engine.units, engine.mesh);
 }
 
-MemoryStats ShardedModel::memory_stats() const { return current(engine_).memory_stats(); }
 std::vector<OpStats> ShardedModel::comm_stats() const { return current(engine_).mesh.stats(); }
 TrainingState ShardedModel::training_state() const { return current(engine_).training_state(); }
 std::exception_ptr ShardedModel::last_error() const { return current(engine_).last_error(); }

@@ -29,7 +29,7 @@ ARROWS = {
 }
 ARROWS["runtime"] = set(ARROWS) - {"data"}
 ARROWS["modes"] = ARROWS["runtime"] | {"runtime"}
-ARROWS["monitor"] = ARROWS["runtime"] | {"runtime"}
+ARROWS["monitor"] = ARROWS["runtime"] | {"runtime", "modes", "optim"}
 ARROWS["optim"] = ARROWS["runtime"] | {"runtime", "modes"}
 ARROWS["graph"] = ARROWS["runtime"] | {"runtime"}
 ARROWS["shard"] = ARROWS["runtime"] | {"runtime", "modes"}
