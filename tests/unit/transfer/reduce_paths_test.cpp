@@ -106,7 +106,7 @@ TEST_F(ReducePaths, AcrossRowsTheRowsSumIsAllReduced) {
 
 TEST_F(ReducePaths, AlongTheTreeABackendThatSumsInOrderDoesIt) {
   row.backend->in_order = true;
-  reduce_along_tree(row.comm, nullptr)->start(sum, buffer, "unit");
+  reduce_along_tree(row.comm, nullptr)->start(sum, buffer, "unit").wait();
   EXPECT_THAT(row.calls(),
               ElementsAre("reduce_scatter unit: 6 Float -> 2 Float, sum", "wait reduce_scatter unit"));
   EXPECT_THAT(numbers(sum), ElementsAre(42, 45)) << "a sum, not an average";
@@ -116,7 +116,7 @@ TEST_F(ReducePaths, AlongTheTreeABackendThatSumsInOrderDoesIt) {
 TEST_F(ReducePaths, AlongTheTreeAWholeRegionIsAllReduced) {
   row.backend->in_order = true;
   const Tensor whole = torch::zeros({6});
-  reduce_whole_along_tree(row.comm)->start(whole, buffer, "unit");
+  reduce_whole_along_tree(row.comm)->start(whole, buffer, "unit").wait();
   EXPECT_THAT(row.calls(), ElementsAre("all_reduce unit: 6 Float, sum", "wait all_reduce unit"));
   EXPECT_TRUE(whole.equal(before * 3));
   EXPECT_TRUE(buffer.equal(before));
@@ -124,7 +124,7 @@ TEST_F(ReducePaths, AlongTheTreeAWholeRegionIsAllReduced) {
 
 TEST_F(ReducePaths, AlongTheTreeTheColumnFollowsTheRow) {
   row.backend->in_order = column.backend->in_order = true;
-  reduce_along_tree(row.comm, &column.comm)->start(sum, buffer, "unit");
+  reduce_along_tree(row.comm, &column.comm)->start(sum, buffer, "unit").wait();
   EXPECT_THAT(column.calls(), ElementsAre("all_reduce unit: 2 Float, sum", "wait all_reduce unit"));
   EXPECT_THAT(numbers(sum), ElementsAre(42 + 52, 45 + 55));
   expect_only_the_sum_was_written();
@@ -134,7 +134,7 @@ TEST_F(ReducePaths, AlongTheTreeTheColumnFollowsTheRow) {
 TEST_F(ReducePaths, AlongTheTreeOtherBackendsSendPartsAndThisRankAdds) {
   row.backend->messages = {{0, torch::tensor({1e8F, 4.0F})}, {2, torch::tensor({1.0F, 24.0F})}};
   buffer.narrow(0, 2, 1).fill_(-1e8F);
-  reduce_along_tree(row.comm, nullptr)->start(sum, buffer, "unit");
+  reduce_along_tree(row.comm, nullptr)->start(sum, buffer, "unit").wait();
   EXPECT_THAT(row.calls(),
               ElementsAre("send unit: 2 Float to 0", "recv unit: 2 Float from 0", "send unit: 2 Float to 2",
                           "recv unit: 2 Float from 2", "wait send unit", "wait recv unit", "wait send unit",
@@ -145,7 +145,7 @@ TEST_F(ReducePaths, AlongTheTreeOtherBackendsSendPartsAndThisRankAdds) {
 TEST_F(ReducePaths, AlongTheTreeOneRankSendsNothing) {
   FakeComm alone(0, 1);
   const Tensor own = torch::zeros({6});
-  reduce_along_tree(alone.comm, nullptr)->start(own, buffer, "unit");
+  reduce_along_tree(alone.comm, nullptr)->start(own, buffer, "unit").wait();
   EXPECT_THAT(alone.calls(), IsEmpty());
   EXPECT_TRUE(own.equal(before));
 }
@@ -159,7 +159,7 @@ TEST_F(ReducePaths, ThroughACodecPartsAreSentAsItsBytes) {
     const auto path = reduce_through_codec(row.comm, average ? ReduceOp::average : ReduceOp::sum,
                                            std::make_shared<TruncatingCodec>());
     EXPECT_FALSE(path->in_buffer());
-    path->start(sum, buffer + 0.5, "unit");
+    path->start(sum, buffer + 0.5, "unit").wait();
     EXPECT_THAT(row.calls(),
                 ElementsAre("send unit: 3 Byte to 0", "recv unit: 3 Byte from 0", "send unit: 3 Byte to 2",
                             "recv unit: 3 Byte from 2", "wait send unit", "wait recv unit", "wait send unit",
