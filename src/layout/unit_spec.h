@@ -17,7 +17,7 @@ struct UnitChoice {
   std::optional<ElementType> master = std::nullopt, compute = std::nullopt, reduce = std::nullopt;
   bool keep_low_precision_grads = false;
   bool stays_gathered = false;  // from forward to backward
-  int reshard_group = 0;        // that keep it between them from forward to backward; 0: none
+  int reshard_group = 0;        // ranks that save it between them from forward to backward; 0: none
   bool may_share = false;       // ranks can read each other's shards where they lie
   bool average = true;          // gradients over the ranks; false: their sum
 };

@@ -179,7 +179,7 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   // Waits until no rank reads the shards where they lie, unless this one does.
   void claim_shards();
   bool peers_read_shard() const;    // other ranks read its shards where they lie
-  bool saves_for_backward() const;  // a part of the row may keep it: Note [Reshard groups]
+  bool saves_for_backward() const;  // a reshard group may: Note [Reshard groups]
   int64_t saved_bytes() const;
   // Whether its slot must be memory of this rank alone.
   bool needs_own_slot(GatherFrom from) const;
