@@ -1,4 +1,5 @@
-// Errors that are not the caller's mistake: a peer, the network, the rendezvous.
+// Errors that are not the caller's mistake: a peer, the network, the rendezvous, a disk, a damaged
+// checkpoint.
 //
 // They name the rank at fault where it is known. A caller's mistake is a c10::Error (TORCH_CHECK) instead.
 // docs/errors.md says which error means what.
@@ -54,6 +55,27 @@ class CommError : public Error {
 
  private:
   Details details_;
+};
+
+// A file or folder cannot be read or written: the disk is full, the folder read-only or gone.
+class IoError : public Error {
+ public:
+  // `doing`: "write", ...; `code`: errno, 0 if there is none; `more`: what happened, or what to do.
+  IoError(std::string doing, std::string path, int code, const std::string& more = "");
+
+  const std::string& doing() const { return doing_; }
+  const std::string& path() const { return path_; }
+  int code() const { return code_; }
+
+ private:
+  std::string doing_, path_;
+  int code_;
+};
+
+// A checkpoint is damaged, incomplete, in a format that is not ours, or does not fit the model.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
 };
 
 // "peer_died", ...: a string literal.

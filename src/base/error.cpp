@@ -1,5 +1,7 @@
 #include <fsdp/error.h>
 
+#include <cstring>
+
 namespace fsdp {
 
 namespace {
@@ -15,6 +17,13 @@ std::string describe(const CommError::Details& d) {
 }  // namespace
 
 CommError::CommError(Details details) : Error(describe(details)), details_(std::move(details)) {}
+
+IoError::IoError(std::string doing, std::string path, int code, const std::string& more)
+    : Error("cannot " + doing + " " + path + (code != 0 ? std::string(": ") + std::strerror(code) : "") +
+            (more.empty() ? "" : (code != 0 ? "; " : ": ") + more)),
+      doing_(std::move(doing)),
+      path_(std::move(path)),
+      code_(code) {}
 
 const char* to_string(CommFault fault) {
   switch (fault) {

@@ -21,26 +21,27 @@ ARROWS = {
     "kernels": {"base"},
     "layout": {"base"},
     "plan": {"base", "layout"},
+    "files": {"base", "layout"},
     "launch": {"base"},
     "comm": {"base", "kernels", "launch"},
     "data": {"base", "launch"},
     "watch": {"base", "comm"},
     "transfer": {"base", "comm", "layout"},
 }
-ARROWS["runtime"] = set(ARROWS) - {"data"}
+ARROWS["runtime"] = set(ARROWS) - {"data", "files"}
 ARROWS["modes"] = ARROWS["runtime"] | {"runtime"}
 ARROWS["monitor"] = ARROWS["runtime"] | {"runtime", "modes", "optim"}
 ARROWS["optim"] = ARROWS["runtime"] | {"runtime", "modes"}
 ARROWS["graph"] = ARROWS["runtime"] | {"runtime"}
 ARROWS["shard"] = ARROWS["runtime"] | {"runtime", "modes"}
-ARROWS["checkpoint"] = ARROWS["runtime"] | {"runtime", "modes", "optim"}
+ARROWS["checkpoint"] = ARROWS["runtime"] | {"runtime", "modes", "optim", "files"}
 
 # folder of src/comm -> the other folders of src/comm it may include. All see comm's own files; of those, only
 # the one that chooses a backend sees the backends.
 COMM_ARROWS = {"local": {"shared"}, "shm": {"shared"}, "shared": set(), "nccl": set(), "c10d": set()}
 COMM_CHOOSER = "make_backend.cpp"
 
-PURE = {"kernels", "layout", "plan"}
+PURE = {"kernels", "layout", "plan", "files"}
 TORCH = re.compile(r"^(ATen|c10|torch)/")
 PRIVATE_LIBRARIES = re.compile(
     r"^(gtest/|gmock/|benchmark/|CLI/|yaml-cpp/|nlohmann/|xxhash|xxh3|nccl)|record_function\.h$")

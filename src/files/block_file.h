@@ -1,0 +1,55 @@
+// Files of a checkpoint, written and read in blocks that are hashed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "files/file_ops.h"
+#include "files/manifest.h"
+
+namespace fsdp::detail {
+
+// Writes a new file from its beginning to its end.
+class BlockWriter {
+ public:
+  // Begins `folder`/`name` with `header`.
+  BlockWriter(FileOps& files, const std::string& folder, std::string name, const std::string& header);
+
+  void append(std::span<const std::byte> bytes);
+  // Syncs and closes the file. What the manifest says of it.
+  SavedFile finish();
+
+ private:
+  void put(std::span<const std::byte> block);
+
+  FilePtr file_;
+  SavedFile saved_;
+  std::vector<std::byte> pending_;  // less than a block
+};
+
+// Reads bytes of a file after it has checked the blocks they lie in.
+class BlockReader {
+ public:
+  // Throws CheckpointError if the file has not the size or header it was saved with.
+  BlockReader(const FileOps& files, const std::string& folder, const SavedFile& saved);
+
+  // Passes the bytes [begin, end) behind the header on to `take`, in order and in several pieces. Throws
+  // CheckpointError before it passes on a byte of a damaged block.
+  using Take = std::function<void(std::span<const std::byte>)>;
+  void read(int64_t begin, int64_t end, const Take& take);
+
+ private:
+  std::span<const std::byte> block(int64_t index);
+
+  FilePtr file_;
+  std::string path_;
+  const SavedFile& saved_;
+  std::vector<std::byte> last_;  // the block that was read last
+  int64_t last_index_ = -1;
+};
+
+}  // namespace fsdp::detail

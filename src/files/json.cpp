@@ -1,0 +1,96 @@
+#include "files/json.h"
+
+#include <fsdp/error.h>
+
+#include <set>
+
+namespace fsdp::detail {
+
+namespace {
+
+// `text` for an error message: short, and printable.
+std::string shortened(std::string text) {
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  for (char& c : text)
+    if (c < ' ' || c > '~') c = '?';
+  return text;
+}
+
+int64_t integer_of(const Json& value, const std::string& where, int64_t least, int64_t most) {
+  const bool fits = value.is_number_integer() && (!value.is_number_unsigned() ||
+                                                  value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
+  if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > most)
+    throw CheckpointError(where + " is " +
+                          shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace)) +
+                          ", not an integer that is possible there");
+  return value.get<int64_t>();
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where, int depth) {
+  std::vector<std::set<std::string>> keys;
+  const auto look = [&](int level, Json::parse_event_t event, Json& value) {
+    if (level > depth) throw CheckpointError(where + ": nested deeper than " + std::to_string(depth));
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get_ref<std::string&>()).second)
+      throw CheckpointError(where + ": the key '" + shortened(value.get_ref<std::string&>()) +
+                            "' is there twice");
+    return true;
+  };
+  try {
+    return Json::parse(text, look);
+  } catch (const Json::exception& error) {
+    throw CheckpointError(where + " is not JSON: " + shortened(error.what()));
+  }
+}
+
+JsonObject::JsonObject(const Json& value, std::string where) : value_(value), where_(std::move(where)) {
+  if (!value_.is_object()) throw CheckpointError(where_ + " is not an object");
+}
+
+void JsonObject::fail(const std::string& what) const { throw CheckpointError(where_ + ": " + what); }
+
+const Json& JsonObject::at(const std::string& key) const {
+  const auto found = value_.find(key);
+  if (found == value_.end()) fail("no '" + key + "'");
+  return *found;
+}
+
+JsonObject JsonObject::object(const std::string& key) const {
+  return JsonObject(at(key), where_ + ", '" + key + "'");
+}
+
+std::string JsonObject::text(const std::string& key) const {
+  if (!at(key).is_string()) fail("'" + key + "' is not a string");
+  return at(key).get<std::string>();
+}
+
+double JsonObject::number(const std::string& key) const {
+  if (!at(key).is_number()) fail("'" + key + "' is not a number");
+  return at(key).get<double>();
+}
+
+bool JsonObject::flag(const std::string& key) const {
+  if (!at(key).is_boolean()) fail("'" + key + "' is not true or false");
+  return at(key).get<bool>();
+}
+
+int64_t JsonObject::integer(const std::string& key, int64_t least, int64_t most) const {
+  return integer_of(at(key), where_ + ", '" + key + "'", least, most);
+}
+
+std::vector<int64_t> JsonObject::integers(const std::string& key, int64_t least) const {
+  return integers_of(at(key), where_ + ", '" + key + "'", least);
+}
+
+std::vector<int64_t> integers_of(const Json& value, const std::string& where, int64_t least) {
+  if (!value.is_array()) throw CheckpointError(where + " is not a list");
+  std::vector<int64_t> numbers;
+  numbers.reserve(value.size());
+  for (const Json& one : value) numbers.push_back(integer_of(one, where, least, INT64_MAX));
+  return numbers;
+}
+
+}  // namespace fsdp::detail

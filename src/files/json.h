@@ -1,0 +1,45 @@
+// JSON of files that nobody vouches for.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp::detail {
+
+using Json = nlohmann::json;
+
+// Throws CheckpointError, which begins with `where`, for what is no JSON, names a key twice in one object or
+// nests deeper than `depth`.
+Json parse_json(std::string_view text, const std::string& where, int depth = 16);
+
+// Members of an object, of the type that is expected: CheckpointError where they are missing or another type.
+class JsonObject {
+ public:
+  JsonObject(const Json& value, std::string where);
+
+  bool has(const std::string& key) const { return value_.contains(key); }
+  const Json& at(const std::string& key) const;
+  JsonObject object(const std::string& key) const;
+  std::string text(const std::string& key) const;
+  double number(const std::string& key) const;
+  bool flag(const std::string& key) const;
+  // Between `least` and `most`.
+  int64_t integer(const std::string& key, int64_t least = INT64_MIN, int64_t most = INT64_MAX) const;
+  std::vector<int64_t> integers(const std::string& key, int64_t least = INT64_MIN) const;
+
+  const Json& json() const { return value_; }
+  const std::string& where() const { return where_; }
+  [[noreturn]] void fail(const std::string& what) const;
+
+ private:
+  const Json& value_;
+  std::string where_;
+};
+
+// As integers() of a value that is no member.
+std::vector<int64_t> integers_of(const Json& value, const std::string& where, int64_t least = INT64_MIN);
+
+}  // namespace fsdp::detail

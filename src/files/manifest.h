@@ -1,0 +1,82 @@
+// manifest.json: what a checkpoint holds and where. The truth about it; headers of its files serve others.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "files/hash128.h"
+#include "files/json.h"
+#include "layout/boxes.h"
+
+namespace fsdp::detail {
+
+inline constexpr int kFormatVersion = 1;
+inline constexpr int64_t kBlockBytes = int64_t{1} << 20;
+inline constexpr const char* kManifestName = "manifest.json";
+
+// A safetensors file of a checkpoint. Its data are hashed in blocks, so that a rank that reads some of them
+// can check what it reads.
+struct SavedFile {
+  std::string name;
+  int64_t header_bytes = 0;
+  int64_t data_bytes = 0;
+  Hash128 header;
+  std::vector<Hash128> blocks;  // of kBlockBytes each, the last one shorter
+
+  bool operator==(const SavedFile&) const = default;
+};
+
+struct SavedBox {
+  int32_t file = 0;    // index into the manifest's files
+  int64_t offset = 0;  // in bytes behind the file's header
+  Box box;
+
+  bool operator==(const SavedBox&) const = default;
+};
+
+// Note [Saved tensors]
+// A tensor is cut into boxes that follow each other: in memory order each is one run of its elements, and
+// together they are all of them, each once. Memory order is `order`, the dimensions from outermost to
+// innermost; empty: as the shape has them (channels-last weights have another). In the file a box is
+// row-major in the order of the shape, as every reader of safetensors expects it.
+struct SavedTensor {
+  std::string dtype;           // safetensors' name
+  std::vector<int64_t> shape;  // of the whole tensor
+  std::vector<int64_t> order;
+  bool real_pairs = false;  // complex128: the last dimension, of extent 2, is the real and imaginary part
+  std::vector<SavedBox> boxes;
+
+  bool operator==(const SavedTensor&) const = default;
+};
+
+struct Manifest {
+  std::string id;  // of this save: two saves never share one
+  int64_t step = 0;
+  int world = 1;       // ranks that saved it
+  std::string writer;  // "fsdp.cpp 0.1.0"
+  std::vector<SavedFile> files;
+  std::map<std::string, SavedTensor> tensors;
+  std::map<std::string, std::string> aliases;  // another name of a tied parameter -> the name in `tensors`
+  Json run = Json::object();  // what is not a tensor: options of optimizers, positions, values of the user
+
+  bool operator==(const Manifest&) const = default;
+
+  // The whole file, which ends with a hash of the rest.
+  std::string to_text() const;
+  // Throws CheckpointError, which begins with `where`, unless all of it is sound: the hash, the version,
+  // every name and number, and that the boxes of each tensor cover it.
+  static Manifest parse(std::string_view text, const std::string& where);
+
+  // What one rank saved, on its way to rank 0, and all of them together: throws CheckpointError where ranks
+  // do not fit or a tensor is not covered.
+  Json part() const;
+  void add_part(const Json& part, const std::string& where);
+  void check(const std::string& where) const;
+};
+
+// Whether `name` can be a file of a checkpoint: a plain name, which leads out of no folder.
+bool is_plain_name(std::string_view name);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,177 @@
+// The file system as the kernel has it.
+#include <dirent.h>
+#include <fcntl.h>
+#include <fsdp/error.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/fd.h"
+#include "files/file_ops.h"
+
+namespace fsdp::detail {
+
+namespace {
+
+// Of `call` until no signal interrupts it.
+template <class Call>
+auto uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+void check(int result, const char* doing, const std::string& path) {
+  if (result < 0) throw IoError(doing, path, errno);
+}
+
+Fd open_fd(const std::string& path, int flags, const char* doing) {
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0644); });
+  check(fd, doing, path);
+  return Fd(fd);
+}
+
+class PosixFile final : public OpenFile {
+ public:
+  PosixFile(Fd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+
+  void write(std::span<const std::byte> bytes, int64_t offset) override {
+    while (!bytes.empty()) {
+      const ssize_t n =
+          uninterrupted([&] { return ::pwrite(fd_.get(), bytes.data(), bytes.size(), offset); });
+      if (n < 0) throw IoError("write", path_, errno);
+      bytes = bytes.subspan(static_cast<size_t>(n));
+      offset += n;
+    }
+  }
+
+  void read(std::span<std::byte> bytes, int64_t offset) const override {
+    while (!bytes.empty()) {
+      const ssize_t n = uninterrupted([&] { return ::pread(fd_.get(), bytes.data(), bytes.size(), offset); });
+      if (n < 0) throw IoError("read", path_, errno);
+      if (n == 0)
+        throw IoError("read", path_, 0,
+                      "it ends at byte " + std::to_string(offset) + ", " + std::to_string(bytes.size()) +
+                          " bytes too early");
+      bytes = bytes.subspan(static_cast<size_t>(n));
+      offset += n;
+    }
+  }
+
+  int64_t size() const override {
+    struct stat status {};
+    check(::fstat(fd_.get(), &status), "look at", path_);
+    return status.st_size;
+  }
+
+  void sync() override {
+    check(uninterrupted([&] { return ::fsync(fd_.get()); }), "sync", path_);
+  }
+
+  // An error here may be the first news that a write was lost, on network file systems.
+  void close() override {
+    if (!fd_.valid()) return;
+    const int result = ::close(fd_.release());
+    if (result < 0 && errno != EINTR) throw IoError("close", path_, errno);
+  }
+
+ private:
+  Fd fd_;
+  std::string path_;
+};
+
+class PosixFiles final : public FileOps {
+ public:
+  FilePtr create(const std::string& path) override {
+    return std::make_unique<PosixFile>(open_fd(path, O_WRONLY | O_CREAT | O_EXCL, "create"), path);
+  }
+
+  // Not blocking: a pipe of that name must not hold us up before it is refused.
+  FilePtr open(const std::string& path) const override {
+    Fd fd = open_fd(path, O_RDONLY | O_NONBLOCK, "open");
+    struct stat status {};
+    check(::fstat(fd.get(), &status), "look at", path);
+    if (!S_ISREG(status.st_mode)) throw IoError("open", path, 0, "it is not a regular file");
+    return std::make_unique<PosixFile>(std::move(fd), path);
+  }
+
+  void make_folders(const std::string& path) override {
+    for (size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1))
+      make_missing(path.substr(0, end));
+    make_missing(path);
+  }
+
+  void make_folder(const std::string& path) override {
+    check(::mkdir(path.c_str(), 0755), "make folder", path);
+  }
+
+  void rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) < 0) throw IoError("rename to " + to, from, errno);
+  }
+
+  void sync_folder(const std::string& path) override {
+    const Fd fd = open_fd(path, O_RDONLY | O_DIRECTORY, "open folder");
+    const int result = uninterrupted([&] { return ::fsync(fd.get()); });
+    if (result < 0 && errno != EINVAL)
+      throw IoError("sync folder", path, errno);  // EINVAL: no such thing here
+  }
+
+  void remove_file(const std::string& path) override {
+    if (::unlink(path.c_str()) < 0 && errno != ENOENT) throw IoError("remove", path, errno);
+  }
+
+  void remove_folder(const std::string& path) override {
+    if (::rmdir(path.c_str()) < 0 && errno != ENOENT) throw IoError("remove folder", path, errno);
+  }
+
+  std::vector<std::string> list(const std::string& path) const override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
+    if (!folder) throw IoError("list", path, errno);
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* entry = ::readdir(folder.get())) {
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+    if (errno != 0) throw IoError("list", path, errno);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  // A link counts as itself, so that removing a tree never leaves it.
+  bool exists(const std::string& path) const override { return mode(path) != 0; }
+  bool is_folder(const std::string& path) const override { return S_ISDIR(mode(path)); }
+
+  std::shared_ptr<void> lock(const std::string& path) override {
+    auto fd = std::make_shared<Fd>(open_fd(path, O_RDWR | O_CREAT, "open"));
+    if (uninterrupted([&] { return ::flock(fd->get(), LOCK_EX | LOCK_NB); }) < 0) {
+      if (errno == EWOULDBLOCK) return nullptr;
+      throw IoError("lock", path, errno);
+    }
+    return fd;
+  }
+
+ private:
+  static void make_missing(const std::string& path) {
+    if (::mkdir(path.c_str(), 0755) < 0 && errno != EEXIST) throw IoError("make folder", path, errno);
+  }
+  static mode_t mode(const std::string& path) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) == 0) return status.st_mode;
+    if (errno == ENOENT || errno == ENOTDIR) return 0;
+    throw IoError("look at", path, errno);
+  }
+};
+
+}  // namespace
+
+FileOps& posix_files() {
+  static PosixFiles files;
+  return files;
+}
+
+}  // namespace fsdp::detail

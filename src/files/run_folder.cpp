@@ -1,0 +1,135 @@
+#include "files/run_folder.h"
+
+#include <fsdp/error.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace fsdp::detail {
+
+namespace {
+
+constexpr const char* kLatest = "latest";
+constexpr const char* kBegun = ".saving-";
+constexpr const char* kRetired = ".removing-";
+constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
+
+std::string step_name(int64_t step, int generation) {
+  std::string digits = std::to_string(step);
+  digits.insert(0, digits.size() < 8 ? 8 - digits.size() : 0, '0');
+  return "step-" + digits + (generation > 0 ? "." + std::to_string(generation) : "");
+}
+
+std::optional<RunFolder::Entry> parse_name(const std::string& name) {
+  if (!name.starts_with("step-") || name.size() > 40) return std::nullopt;
+  RunFolder::Entry entry{.name = name, .step = 0, .generation = 0};
+  const char* end = name.data() + name.size();
+  auto [at, error] = std::from_chars(name.data() + 5, end, entry.step);
+  if (error == std::errc() && at != end && *at == '.')
+    std::tie(at, error) = [&] {
+      const auto result = std::from_chars(at + 1, end, entry.generation);
+      return std::pair(result.ptr, result.ec);
+    }();
+  const bool ours = error == std::errc() && step_name(entry.step, entry.generation) == name;
+  return ours ? std::optional(entry) : std::nullopt;
+}
+
+std::string parent_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+std::vector<RunFolder::Entry> RunFolder::entries() const {
+  std::vector<Entry> found;
+  if (!files_.is_folder(path_)) return found;
+  for (const std::string& name : files_.list(path_))
+    if (const auto entry = parse_name(name); entry && files_.exists(at(name) + "/" + kManifestName))
+      found.push_back(*entry);
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::optional<RunFolder::Entry> RunFolder::latest() const {
+  const std::vector<Entry> all = entries();
+  if (all.empty()) return std::nullopt;
+  if (!files_.exists(at(kLatest))) return all.back();
+  std::string name = read_text(files_, at(kLatest), 1000);
+  while (name.ends_with('\n')) name.pop_back();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Entry& one) { return one.name == name; });
+  return found == all.end() ? all.back() : *found;
+}
+
+std::shared_ptr<void> RunFolder::lock() {
+  files_.make_folders(path_);
+  return files_.lock(at(".lock"));
+}
+
+std::string RunFolder::begin(int64_t step, const std::string& id) {
+  files_.make_folders(path_);
+  files_.sync_folder(parent_of(path_));
+  for (const std::string& name : files_.list(path_))
+    if (name.starts_with(kBegun) || name.starts_with(kRetired)) remove_tree(files_, at(name));
+  const std::string folder = at(kBegun + std::to_string(step) + "-" + id);
+  files_.make_folder(folder);
+  return folder;
+}
+
+std::string RunFolder::commit(const std::string& begun, int64_t step, const std::string& manifest) {
+  write_text(files_, begun + "/" + kManifestName, manifest);
+  files_.sync_folder(begun);
+  int generation = 0;
+  while (files_.exists(at(step_name(step, generation)))) ++generation;
+  const std::string name = step_name(step, generation);
+  files_.rename(begun, at(name));
+  files_.sync_folder(path_);
+  replace_latest(name);
+  return name;
+}
+
+void RunFolder::replace_latest(const std::string& name) {
+  const std::string fresh = at(std::string(kBegun) + kLatest);
+  remove_tree(files_, fresh);
+  write_text(files_, fresh, name + "\n");
+  files_.rename(fresh, at(kLatest));
+  files_.sync_folder(path_);
+}
+
+void RunFolder::retire(const std::string& newest, int64_t keep_last, int64_t keep_every) {
+  if (keep_last <= 0) return;
+  const auto last = parse_name(newest);
+  const auto latest_now = latest();
+  std::vector<Entry> older = entries();
+  std::erase_if(older, [&](const Entry& one) { return !last || !(one < *last); });
+  // Of a step that was saved again, only the last generation counts.
+  std::vector<Entry> kept;
+  for (auto one = older.rbegin(); one != older.rend(); ++one) {
+    const bool again = one->step == last->step || (!kept.empty() && kept.back().step == one->step);
+    const bool marked = keep_every > 0 && one->step % keep_every == 0;
+    const bool recent = static_cast<int64_t>(kept.size()) < keep_last - 1;
+    if (!again && recent) kept.push_back(*one);
+    if ((!again && (recent || marked)) || (latest_now && *latest_now == *one)) continue;
+    files_.rename(at(one->name), at(kRetired + one->name));
+    remove_tree(files_, at(kRetired + one->name));
+  }
+}
+
+OpenCheckpoint find_checkpoint(FileOps& files, const std::string& path) {
+  if (!files.exists(path)) throw CheckpointError("no checkpoint: " + path + " does not exist");
+  if (!files.is_folder(path))
+    throw CheckpointError(path + " is a file; a checkpoint is a folder with a " + kManifestName);
+  std::string folder = path;
+  if (!files.exists(path + "/" + kManifestName)) {
+    const auto latest = RunFolder(files, path).latest();
+    if (!latest)
+      throw CheckpointError("no checkpoint in " + path + ": it has no " + kManifestName +
+                            " and no folder step-<number> with one");
+    folder = path + "/" + latest->name;
+  }
+  return {.folder = folder,
+          .manifest_text = read_text(files, folder + "/" + kManifestName, kMostManifestBytes)};
+}
+
+}  // namespace fsdp::detail
