@@ -61,14 +61,15 @@ class CommError : public Error {
 class IoError : public Error {
  public:
   // `doing`: "write", ...; `code`: errno, 0 if there is none; `more`: what happened, or what to do.
-  IoError(std::string doing, std::string path, int code, const std::string& more = "");
+  IoError(std::string doing, std::string path, int code, std::string more = "");
 
   const std::string& doing() const { return doing_; }
   const std::string& path() const { return path_; }
+  const std::string& more() const { return more_; }
   int code() const { return code_; }
 
  private:
-  std::string doing_, path_;
+  std::string doing_, path_, more_;
   int code_;
 };
 

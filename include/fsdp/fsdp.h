@@ -2,12 +2,14 @@
 #pragma once
 
 #include <fsdp/capture.h>
+#include <fsdp/checkpoint.h>
 #include <fsdp/codec.h>
 #include <fsdp/comm.h>
 #include <fsdp/error.h>
 #include <fsdp/grad_scaler.h>
 #include <fsdp/on_meta.h>
 #include <fsdp/optim.h>
+#include <fsdp/optimizer_format.h>
 #include <fsdp/run_main.h>
 #include <fsdp/sampler.h>
 #include <fsdp/script.h>

@@ -17,6 +17,14 @@ struct SamplerOptions {
   bool drop_last = false;  // true: drop the tail that does not divide by the ranks; false: fill it up
 };
 
+// Where a sampler stands, for all ranks: what to save with a run.
+struct SamplerState {
+  size_t epoch = 0;
+  size_t taken = 0;         // indices of this epoch that all ranks together have taken
+  size_t dataset_size = 0;  // the order of indices depends on this and on the options
+  SamplerOptions options = {};
+};
+
 // Gives this rank every W-th index of an order of the dataset that is the same on all ranks.
 //
 // Every rank gets the same number of indices, so that all make the same number of steps. If the size does not
@@ -27,9 +35,10 @@ struct SamplerOptions {
 // A loader calls reset() when an epoch begins. The first epoch is 0; each reset() after indices were taken
 // starts the next one. So a loop over epochs needs nothing else; set_epoch() chooses another.
 //
-// Resuming: save() in the middle of an epoch, load() into a new Sampler. The next reset() continues after the
-// last index taken, or starts the next epoch if the saved one was over. Loaders with worker threads take
-// indices ahead of the batches they return: use no workers, or save between epochs.
+// Resuming: save the state in the middle of an epoch, load it into a new Sampler, on any number of ranks. The
+// next reset() continues after the last index that any rank took, or starts the next epoch if the saved one
+// was over. Loaders with worker threads take indices ahead of the batches they return: use no workers, or
+// save between epochs.
 //
 // Threads: one at a time.
 class Sampler : public torch::data::samplers::Sampler<> {
@@ -49,13 +58,17 @@ class Sampler : public torch::data::samplers::Sampler<> {
   size_t taken() const { return position_; }  // indices taken in this epoch, on this rank
   size_t size() const { return share_; }      // indices per epoch, on this rank
 
-  // Epoch and position, with seed, sizes and options. load() throws c10::Error if the latter differ from this
-  // sampler's, since the order would be another one.
+  // Loading throws c10::Error if size or options differ from this sampler's, since the order would be another
+  // one.
+  SamplerState state_dict() const;
+  void load_state_dict(const SamplerState& state);
+  // The same for LibTorch's archives.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
   void resize(size_t dataset_size);
+  size_t share() const;  // indices of this epoch that are this rank's
   void order();
 
   size_t rank_, ranks_;
@@ -63,6 +76,7 @@ class Sampler : public torch::data::samplers::Sampler<> {
   size_t dataset_size_ = 0;
   size_t share_ = 0;
   size_t epoch_ = 0;
+  size_t start_ = 0;  // indices of this epoch before the first position: less than ranks_
   size_t position_ = 0;
   bool resuming_ = false;        // the next reset() keeps the position that was loaded
   std::vector<size_t> indices_;  // [share_], of this epoch; empty: not made yet

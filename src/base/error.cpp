@@ -18,11 +18,12 @@ std::string describe(const CommError::Details& d) {
 
 CommError::CommError(Details details) : Error(describe(details)), details_(std::move(details)) {}
 
-IoError::IoError(std::string doing, std::string path, int code, const std::string& more)
+IoError::IoError(std::string doing, std::string path, int code, std::string more)
     : Error("cannot " + doing + " " + path + (code != 0 ? std::string(": ") + std::strerror(code) : "") +
             (more.empty() ? "" : (code != 0 ? "; " : ": ") + more)),
       doing_(std::move(doing)),
       path_(std::move(path)),
+      more_(std::move(more)),
       code_(code) {}
 
 const char* to_string(CommFault fault) {

@@ -10,11 +10,11 @@ namespace fsdp::detail {
 
 namespace {
 
-[[noreturn]] void throw_store_gone(const GroupInfo& info, const std::exception& error) {
+[[noreturn]] void throw_store_gone(const GroupInfo& info, const std::string& doing,
+                                   const std::exception& error) {
   const std::string text = error.what();
-  throw RendezvousError(name_of(info, info.rank) +
-                        " lost the store while a group was made; what served it has ended (" +
-                        text.substr(0, text.find('\n')) + ")");
+  throw RendezvousError(name_of(info, info.rank) + " lost the store while " + doing +
+                        "; what served it has ended (" + text.substr(0, text.find('\n')) + ")");
 }
 
 // Whether the process of `rank` is gone; only known for ranks of this host.
@@ -33,17 +33,17 @@ std::string name_of(const GroupInfo& info, int group_rank) {
          std::to_string(peer.pid) + ")";
 }
 
-std::string await_key(const GroupInfo& info, const std::string& key, int from) {
+std::string await_key(const GroupInfo& info, const std::string& key, int from, const std::string& doing) {
   const auto deadline = deadline_after(info.options.timeout);
   Milliseconds pause{1};
   try {
     while (!info.store->check({key})) {
       // Looked at after the check: a rank may write its key and end.
       if (is_gone(info, from) && !info.store->check({key}))
-        throw RendezvousError(name_of(info, from) + " died while a group was made");
+        throw RendezvousError(name_of(info, from) + " died while " + doing);
       if (Clock::now() >= deadline)
-        throw RendezvousError(name_of(info, from) + " did not come to make a group within " +
-                              std::to_string(info.options.timeout.count()) + " ms");
+        throw RendezvousError(name_of(info, from) + " did not come within " +
+                              std::to_string(info.options.timeout.count()) + " ms while " + doing);
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, Milliseconds{20});
     }
@@ -52,7 +52,7 @@ std::string await_key(const GroupInfo& info, const std::string& key, int from) {
   } catch (const RendezvousError&) {
     throw;
   } catch (const std::exception& error) {
-    throw_store_gone(info, error);
+    throw_store_gone(info, doing, error);
   }
 }
 
@@ -60,7 +60,7 @@ void publish_key(const GroupInfo& info, const std::string& key, const std::strin
   try {
     info.store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
   } catch (const std::exception& error) {
-    throw_store_gone(info, error);
+    throw_store_gone(info, "making a group", error);
   }
 }
 

@@ -8,8 +8,9 @@
 namespace fsdp::detail {
 
 // The value of `key`, once group rank `from` has written it. Throws RendezvousError naming that rank when it
-// dies, does not come within the group's timeout, or the store is gone.
-std::string await_key(const GroupInfo& info, const std::string& key, int from);
+// dies, does not come within the group's timeout, or the store is gone. `doing` is what they meet for.
+std::string await_key(const GroupInfo& info, const std::string& key, int from,
+                      const std::string& doing = "making a group");
 
 void publish_key(const GroupInfo& info, const std::string& key, const std::string& value);
 

@@ -43,8 +43,7 @@ uint64_t read(torch::serialize::InputArchive& archive, const char* key) {
   return static_cast<uint64_t>(value.toInt());
 }
 
-void check_same(torch::serialize::InputArchive& archive, const char* key, uint64_t mine) {
-  const uint64_t saved = read(archive, key);
+void check_same(const char* key, uint64_t saved, uint64_t mine) {
   TORCH_CHECK(saved == mine, "fsdp: the saved sampler has ", key, " ", saved, ", this one ", mine,
               "; the order of samples would be another one. Make the Sampler as it was, or start at an epoch "
               "with set_epoch()");
@@ -63,8 +62,14 @@ Sampler::Sampler(int rank, int ranks, size_t dataset_size, const SamplerOptions&
 
 void Sampler::resize(size_t dataset_size) {
   dataset_size_ = dataset_size;
-  share_ = options_.drop_last ? dataset_size / ranks_ : (dataset_size + ranks_ - 1) / ranks_;
+  start_ = 0;
+  share_ = share();
   indices_.clear();
+}
+
+size_t Sampler::share() const {
+  const size_t rest = dataset_size_ - std::min(dataset_size_, start_);
+  return options_.drop_last ? rest / ranks_ : (rest + ranks_ - 1) / ranks_;
 }
 
 void Sampler::reset(std::optional<size_t> new_size) {
@@ -74,14 +79,14 @@ void Sampler::reset(std::optional<size_t> new_size) {
     resize(*new_size);
   }
   if (std::exchange(resuming_, false)) return;
-  if (position_ > 0) set_epoch(epoch_ + 1);
+  if (start_ + position_ > 0) set_epoch(epoch_ + 1);
 }
 
 void Sampler::set_epoch(size_t epoch) {
   epoch_ = epoch;
   position_ = 0;
   resuming_ = false;
-  indices_.clear();
+  resize(dataset_size_);
 }
 
 std::optional<std::vector<size_t>> Sampler::next(size_t batch_size) {
@@ -98,31 +103,45 @@ void Sampler::order() {
   std::vector<size_t> all(dataset_size_);
   std::iota(all.begin(), all.end(), size_t{0});
   if (options_.shuffle) shuffle(all, mix(mix(options_.seed) ^ epoch_));
-  for (size_t i = 0; i < share_; ++i) indices_.push_back(all[(i * ranks_ + rank_) % dataset_size_]);
+  for (size_t i = 0; i < share_; ++i) indices_.push_back(all[(start_ + i * ranks_ + rank_) % dataset_size_]);
+}
+
+SamplerState Sampler::state_dict() const {
+  return {.epoch = epoch_,
+          .taken = start_ + position_ * ranks_,
+          .dataset_size = dataset_size_,
+          .options = options_};
+}
+
+void Sampler::load_state_dict(const SamplerState& state) {
+  check_same("dataset_size", state.dataset_size, dataset_size_);
+  check_same("seed", state.options.seed, options_.seed);
+  check_same("shuffle", state.options.shuffle ? 1 : 0, options_.shuffle ? 1 : 0);
+  check_same("drop_last", state.options.drop_last ? 1 : 0, options_.drop_last ? 1 : 0);
+  set_epoch(state.epoch);
+  start_ = state.taken % ranks_;
+  share_ = share();
+  position_ = std::min(state.taken / ranks_, share_);
+  resuming_ = state.taken > 0 && position_ < share_;
 }
 
 void Sampler::save(torch::serialize::OutputArchive& archive) const {
-  write(archive, "epoch", epoch_);
-  write(archive, "position", position_);
-  write(archive, "dataset_size", dataset_size_);
-  write(archive, "ranks", ranks_);
+  const SamplerState state = state_dict();
+  write(archive, "epoch", state.epoch);
+  write(archive, "taken", state.taken);
+  write(archive, "dataset_size", state.dataset_size);
   write(archive, "seed", options_.seed);
   write(archive, "shuffle", options_.shuffle ? 1 : 0);
   write(archive, "drop_last", options_.drop_last ? 1 : 0);
 }
 
 void Sampler::load(torch::serialize::InputArchive& archive) {
-  check_same(archive, "dataset_size", dataset_size_);
-  check_same(archive, "ranks", ranks_);
-  check_same(archive, "seed", options_.seed);
-  check_same(archive, "shuffle", options_.shuffle ? 1 : 0);
-  check_same(archive, "drop_last", options_.drop_last ? 1 : 0);
-  const size_t position = read(archive, "position");
-  TORCH_CHECK(position <= share_, "fsdp: the saved sampler stands behind its own end: ", position, " of ",
-              share_);
-  set_epoch(read(archive, "epoch"));
-  position_ = position;
-  resuming_ = position > 0 && position < share_;
+  load_state_dict({.epoch = read(archive, "epoch"),
+                   .taken = read(archive, "taken"),
+                   .dataset_size = read(archive, "dataset_size"),
+                   .options = {.shuffle = read(archive, "shuffle") != 0,
+                               .seed = read(archive, "seed"),
+                               .drop_last = read(archive, "drop_last") != 0}});
 }
 
 }  // namespace fsdp

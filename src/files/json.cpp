@@ -2,6 +2,8 @@
 
 #include <fsdp/error.h>
 
+#include <cmath>
+#include <limits>
 #include <set>
 
 namespace fsdp::detail {
@@ -91,6 +93,19 @@ std::vector<int64_t> integers_of(const Json& value, const std::string& where, in
   numbers.reserve(value.size());
   for (const Json& one : value) numbers.push_back(integer_of(one, where, least, INT64_MAX));
   return numbers;
+}
+
+Json number_json(double number) {
+  if (std::isfinite(number)) return number;
+  return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf";
+}
+
+double number_of(const Json& value, const std::string& where) {
+  if (value.is_number()) return value.get<double>();
+  if (value == "inf") return std::numeric_limits<double>::infinity();
+  if (value == "-inf") return -std::numeric_limits<double>::infinity();
+  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  throw CheckpointError(where + " is not a number");
 }
 
 }  // namespace fsdp::detail

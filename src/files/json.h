@@ -42,4 +42,8 @@ class JsonObject {
 // As integers() of a value that is no member.
 std::vector<int64_t> integers_of(const Json& value, const std::string& where, int64_t least = INT64_MIN);
 
+// JSON has no infinities and no NaN: these are the texts "inf", "-inf" and "nan".
+Json number_json(double number);
+double number_of(const Json& value, const std::string& where);
+
 }  // namespace fsdp::detail

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -62,7 +63,10 @@ struct WorldState {
   c10::intrusive_ptr<::c10d::Store> store;
   std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();
   std::atomic<bool> warned_of_rows{false};
-  std::atomic<int> groups{0};  // made so far; names the next group's keys
+  std::atomic<int> groups{0};    // made so far; names the next group's keys
+  std::atomic<int> meetings{0};  // likewise, of ranks that save or load
+  // Of folders this rank saves into: held as long as the world is, against other runs.
+  std::map<std::string, std::shared_ptr<void>> locks;
 };
 
 }  // namespace fsdp::detail

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "layout/near_names.h"
-#include "optim/state_tensors.h"
+#include "optim/state_format.h"
 #include "runtime/model.h"
 
 namespace fsdp {

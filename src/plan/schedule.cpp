@@ -13,6 +13,7 @@ void Schedule::begin(std::vector<const Plan*> plans) {
   widened_.clear();
   recorded_.clear();
   open_.clear();
+  unsettled_.clear();
   spoilt_ = false;
 }
 
@@ -63,11 +64,30 @@ void Schedule::leave_plan() {
     for (size_t i = 0; i < steps.size(); ++i) {
       const auto wider = widened_.find(&planned[i]);
       if (wider != widened_.end()) steps[i].used = wider->second;
-      if (steps[i].action == Action::open) open_.insert(steps[i].unit);
-      if (steps[i].action == Action::reduce) open_.erase(steps[i].unit);
+      note(steps[i]);
     }
   }
   plan_ = nullptr;
+}
+
+void Schedule::note(const Instruction& step) {
+  switch (step.action) {
+    case Action::open:
+      open_.insert(step.unit);
+      break;
+    case Action::reduce:
+      open_.erase(step.unit);
+      unsettled_[step.unit] = false;
+      break;
+    case Action::reduce_across:
+      unsettled_[step.unit] = true;
+      break;
+    case Action::settle:
+      unsettled_.erase(step.unit);
+      break;
+    default:
+      break;
+  }
 }
 
 void Schedule::leave_plan_at_agreement() {
@@ -76,18 +96,22 @@ void Schedule::leave_plan_at_agreement() {
   const auto agree = std::find_if(last.begin(), last.end(),
                                   [](const Instruction& step) { return step.action == Action::agree; });
   last.erase(agree, last.end());
+  open_.clear();
+  unsettled_.clear();
+  for (const Moment& moment : recorded_)
+    for (const Instruction& step : moment.steps) note(step);
 }
 
 void Schedule::record(const Instruction& step) {
   if (recorded_.empty() || spoilt_) return;
   if (step.action == Action::open) {
-    if (!open_.insert(step.unit).second) return;
+    if (open_.contains(step.unit)) return;
     const size_t before = recorded_.size() - (recorded_.size() > 1 ? 2 : 1);
     recorded_[before].steps.push_back(step);
-    return;
+  } else {
+    recorded_.back().steps.push_back(step);
   }
-  if (step.action == Action::reduce) open_.erase(step.unit);
-  recorded_.back().steps.push_back(step);
+  note(step);
 }
 
 }  // namespace fsdp::detail

@@ -44,7 +44,11 @@ class Schedule {
   // As above, in the end of a backward: what the plan has after the ranks' agreement is not done.
   void leave_plan_at_agreement();
   // What was recorded is no cycle to repeat.
-  void spoil() { spoilt_ = true, plan_ = nullptr; }
+  void spoil() {
+    spoilt_ = true;
+    plan_ = nullptr;
+    unsettled_.clear();
+  }
 
   const Plan* plan() const { return plan_; }
   bool spoilt() const { return spoilt_; }
@@ -58,12 +62,17 @@ class Schedule {
   // A reduction of the plan had gradients of more parameters.
   void widen(const Instruction& planned, std::vector<bool> used) { widened_[&planned] = std::move(used); }
 
+  // Units with a reduction that does not settle in what is recorded, and whether it was summed over the rows.
+  // Where a cycle went over to another plan, some of them have settled already: that is not in either plan.
+  const std::map<UnitId, bool>& unsettled() const { return unsettled_; }
+
   // Whether the cycle just run should be planned anew, and from what: after leave_plan().
   bool worth_planning() const { return !spoilt_ && last_run_ && !at_end(); }
   const std::vector<Moment>& recorded() const { return recorded_; }
 
  private:
   const Moment* advance_to(const std::optional<Access>& run);
+  void note(const Instruction& step);
 
   // Moments of a cycle that is worth a plan: making one takes time that grows with the square. Evaluations
   // with gradients on, and no backward, go on for ever.
@@ -77,6 +86,7 @@ class Schedule {
   std::map<const Instruction*, std::vector<bool>> widened_;
   std::vector<Moment> recorded_;  // on demand
   std::set<UnitId> open_;         // units with an open and no reduction yet, in what is recorded
+  std::map<UnitId, bool> unsettled_;
   bool spoilt_ = false;
 };
 

@@ -98,8 +98,23 @@ void Gradients::go_on_unplanned() {
   if (alone() || !sync) return;
   const Quiet quiet;
   leave_plan();
-  obey_and_record(detail::go_on(shards_.in_flight()));
-  obey_and_record(reduce_complete(count_ranks(), mesh_.all.size(), shards_.in_flight()));
+  obey_and_record(detail::go_on(in_flight()));
+  obey_and_record(reduce_complete(count_ranks(), mesh_.all.size(), in_flight()));
+}
+
+// What is recorded must be sound by itself: a sum that settled when the cycle went over to another plan has
+// to settle in the record of that plan too. To settle it again does nothing.
+std::vector<InFlight> Gradients::in_flight() const {
+  std::vector<InFlight> all = shards_.in_flight();
+  for (const auto& [id, crossed] : schedule_.unsettled()) {
+    if (std::any_of(all.begin(), all.end(), [unit = id](const InFlight& one) { return one.unit == unit; }))
+      continue;
+    const auto& regions = units_[static_cast<size_t>(id)]->regions;
+    const bool crosses = std::any_of(regions.begin(), regions.end(),
+                                     [](const auto& region) { return region->reduce_path->crosses(); });
+    all.push_back({.unit = id, .across = crosses && !crossed});
+  }
+  return all;
 }
 
 void Gradients::obey_and_record(const std::vector<Instruction>& steps) {
@@ -183,8 +198,8 @@ void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
   size_t next = 0;
   for (size_t i = 0; i < units_.size(); ++i)
     for (size_t j = 0; j < units_[i]->params.size(); ++j) left[i].push_back(fired[next++] > 0);
-  obey_and_record(reduce_rest(left, shards_.in_flight()));
-  obey_and_record(end_backward(shards_.in_flight()));
+  obey_and_record(reduce_rest(left, in_flight()));
+  obey_and_record(end_backward(in_flight()));
 }
 
 // `used`: how many ranks used each parameter; empty: the reduces know it.

@@ -66,6 +66,7 @@ class Gradients {
   void leave_plan();
   void clear_padding(Unit& unit);
   void obey_and_record(const std::vector<Instruction>& steps);
+  std::vector<InFlight> in_flight() const;
   void reduce(const Instruction& step);
   std::vector<bool> used_now(const Instruction& planned, const Unit& unit);
   std::vector<GradientCounts> count_ranks();

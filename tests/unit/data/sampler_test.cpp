@@ -197,6 +197,55 @@ TEST(Sampler, ResumesAtTheNextIndex) {
   }
 }
 
+// What `ranks` ranks take from where `state` stands to the end of the epoch, in the order of the dataset.
+Indices taken_by(int ranks, size_t size, const SamplerState& state) {
+  std::vector<Indices> shares;
+  for (int rank = 0; rank < ranks; ++rank) {
+    Sampler sampler(rank, ranks, size, state.options);
+    sampler.load_state_dict(state);
+    sampler.reset();
+    shares.push_back(sampler.epoch() == state.epoch ? rest_of(sampler) : Indices{});
+  }
+  Indices dealt;
+  for (size_t i = 0; i < shares.front().size(); ++i)
+    for (const Indices& share : shares) dealt.push_back(share.at(i));
+  return dealt;
+}
+
+TEST(Sampler, AnyNumberOfRanksGoesOnWhereAnotherStopped) {
+  constexpr size_t kSize = 47;
+  const Indices whole = of_all_ranks(1, kSize, {.seed = 4}, 1).front();
+  for (const int before : {1, 2, 3, 4, 8})
+    for (const int after : {1, 2, 3, 4, 8})
+      for (const size_t steps : {0U, 1U, 2U, 5U}) {
+        SCOPED_TRACE(std::to_string(steps) + " each on " + std::to_string(before) + ", then " +
+                     std::to_string(after));
+        Sampler sampler(0, before, kSize, {.seed = 4});
+        sampler.set_epoch(1);
+        if (steps > 0) sampler.next(steps);
+        const SamplerState state = sampler.state_dict();
+        EXPECT_EQ(state.taken, steps * static_cast<size_t>(before));
+        const Indices rest = taken_by(after, kSize, state);
+        // All that is left, each once, and then a filling of less than one index per rank.
+        const size_t left = kSize - state.taken;
+        ASSERT_GE(rest.size(), left);
+        EXPECT_LT(rest.size(), left + static_cast<size_t>(after));
+        for (size_t i = 0; i < rest.size(); ++i)
+          EXPECT_EQ(rest[i], whole[(state.taken + i) % kSize]) << "at " << i;
+      }
+}
+
+TEST(Sampler, AnEpochThatWasOverIsNotBegunAgainOnOtherRanks) {
+  for (const int after : {1, 2, 4, 8}) {
+    Sampler before(0, 3, 47), next(after - 1, after, 47);
+    rest_of(before);
+    next.load_state_dict(before.state_dict());
+    next.reset();
+    EXPECT_EQ(next.epoch(), 1U) << after;
+    EXPECT_EQ(rest_of(next), of_all_ranks(after, 47, {}, 1).back()) << after;
+  }
+}
+
 std::string words_of(Sampler& sampler, const std::string& bytes) {
   try {
     restore(sampler, bytes);
@@ -210,10 +259,9 @@ TEST(Sampler, RefusesToResumeAnotherOrder) {
   Sampler before(0, 2, 10, {.seed = 4});
   before.next(2);
   const std::string bytes = saved(before);
-  Sampler seed(0, 2, 10, {.seed = 5}), ranks(0, 3, 10, {.seed = 4}), size(0, 2, 11, {.seed = 4}),
+  Sampler seed(0, 2, 10, {.seed = 5}), size(0, 2, 11, {.seed = 4}),
       plain(0, 2, 10, {.shuffle = false, .seed = 4}), tail(0, 2, 10, {.seed = 4, .drop_last = true});
   EXPECT_THAT(words_of(seed, bytes), HasSubstr("seed 4, this one 5"));
-  EXPECT_THAT(words_of(ranks, bytes), HasSubstr("ranks 2, this one 3"));
   EXPECT_THAT(words_of(size, bytes), HasSubstr("dataset_size 10, this one 11"));
   EXPECT_THAT(words_of(plain, bytes), HasSubstr("shuffle"));
   EXPECT_THAT(words_of(tail, bytes), HasSubstr("drop_last"));

@@ -205,6 +205,15 @@ TEST(PlanProgram, AtTheEndOfABackwardACycleGoesOverToThePlanThatEndsThere) {
   EXPECT_TRUE(schedule.at_end());
   EXPECT_THAT(schedule.expected_residents(), ElementsAre(Place(0, 0)));
   EXPECT_THAT(schedule.expected_buffers(), ElementsAre(Place(0, 0)));
+
+  // Ranks find that they used more than planned: what the plan has in flight must settle in the record, also
+  // where it settled when the cycle went over.
+  schedule.leave_plan_at_agreement();
+  std::vector<InFlight> in_flight;
+  for (const auto& [unit, crossed] : schedule.unsettled()) in_flight.push_back({.unit = unit});
+  EXPECT_EQ(in_flight.size(), 1U);
+  for (const Instruction& step : end_backward(in_flight)) schedule.record(step);
+  EXPECT_EQ(check_plan(make_plan(schedule.recorded(), trained_units(1), {}), trained_units(1), {}), "");
 }
 
 // Units in any order, several backwards, gradients of any rank at any time, some never.

@@ -1,0 +1,258 @@
+#include <fsdp/error.h>
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/errors.h"
+#include "checkpoint/meeting.h"
+#include "checkpoint/optimizer_state.h"
+#include "checkpoint/run_state.h"
+#include "checkpoint/save.h"
+#include "checkpoint/tensor_files.h"
+#include "files/run_folder.h"
+#include "runtime/model.h"
+
+namespace fsdp {
+
+namespace detail {
+
+namespace {
+
+// The checkpoint's name of a tensor of the model.
+class Names {
+ public:
+  Names(const Manifest& manifest, const Model& model, const LoadOptions& options)
+      : manifest_(manifest), options_(options) {
+    for (const UnitParam* param : model.params)
+      if (param->names.size() > 1) tied_[param->names.front()] = param->names;
+  }
+
+  bool wanted(const std::string& name) const { return !options_.filter || options_.filter(name); }
+
+  // A tied parameter may have been saved under another of its names.
+  std::string saved(const std::string& name) const {
+    const auto tied = tied_.find(name);
+    for (const std::string& one : tied != tied_.end() ? tied->second : std::vector<std::string>{name}) {
+      const std::string renamed = options_.rename ? options_.rename(one) : one;
+      if (manifest_.tensors.contains(renamed)) return renamed;
+      if (const auto alias = manifest_.aliases.find(renamed); alias != manifest_.aliases.end())
+        return alias->second;
+    }
+    return options_.rename ? options_.rename(name) : name;
+  }
+
+ private:
+  const Manifest& manifest_;
+  const LoadOptions& options_;
+  std::map<std::string, std::vector<std::string>> tied_;
+};
+
+bool is_of_model(const Manifest& manifest, const SavedTensor& tensor) {
+  return std::none_of(tensor.boxes.begin(), tensor.boxes.end(), [&](const SavedBox& box) {
+    return manifest.files[static_cast<size_t>(box.file)].name.find("-state-") != std::string::npos;
+  });
+}
+
+std::string shape_words(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+// What of the model is to be loaded, and what does not fit.
+class Selection {
+ public:
+  Selection(const Manifest& manifest, const Model& model, const LoadOptions& options, LoadReport& report)
+      : manifest_(manifest), names_(manifest, model, options), cast_(options.cast), report_(report) {
+    for (Holding& param : held_params(model))
+      if (select(param.held)) params.push_back(std::move(param.held));
+    for (const auto& [name, tensor] : own_tensors(model)) {
+      Held whole = make_whole(name, tensor);
+      if (select(whole)) own.push_back({std::move(whole), tensor});
+    }
+    if (options.filter) return;
+    for (const auto& [name, tensor] : manifest.tensors)
+      if (!seen_.contains(name) && is_of_model(manifest, tensor)) report_.unexpected.push_back(name);
+  }
+
+  std::vector<Held> params;
+  std::vector<std::pair<Held, at::Tensor>> own;  // each rank's own tensors, and where they belong
+  const Names& names() const { return names_; }
+
+ private:
+  bool select(Held& held) {
+    const std::string name = held.name;
+    if (!names_.wanted(name)) return false;
+    held.name = names_.saved(name);
+    const auto found = manifest_.tensors.find(held.name);
+    if (found == manifest_.tensors.end()) {
+      report_.missing.push_back(name);
+      return false;
+    }
+    seen_.insert(held.name);
+    const SavedTensor& saved = found->second;
+    if (saved.shape != held.shape || saved.real_pairs != held.real_pairs) {
+      report_.mismatched.push_back("'" + name + "' has the shape " + shape_words(held.shape) +
+                                   ", in the checkpoint " + shape_words(saved.shape));
+      return false;
+    }
+    const auto dtype = dtype_of(saved.dtype);
+    const at::ScalarType mine = held.flat.scalar_type();
+    const bool castable = cast_ && dtype && c10::isFloatingType(*dtype) && c10::isFloatingType(mine);
+    if (dtype != mine && !castable) {
+      report_.mismatched.push_back("'" + name + "' has the dtype " + dtype_name(mine, name) +
+                                   ", in the checkpoint " + saved.dtype +
+                                   (cast_ ? "" : " (LoadOptions::cast converts floating-point values)"));
+      return false;
+    }
+    return true;
+  }
+
+  const Manifest& manifest_;
+  Names names_;
+  bool cast_;
+  LoadReport& report_;
+  std::set<std::string> seen_;
+};
+
+void add_list(std::string& text, const char* what, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  text += std::string("\n  ") + what + " (" + std::to_string(names.size()) + "):";
+  for (const std::string& name : names) text += " " + name + (&name == &names.back() ? "" : ",");
+}
+
+void require_fit(const LoadReport& report, const std::vector<std::string>& others) {
+  std::string text;
+  add_list(text, "missing in the checkpoint", report.missing);
+  add_list(text, "unexpected in the checkpoint", report.unexpected);
+  add_list(text, "different", report.mismatched);
+  add_list(text, "of the optimizer", others);
+  if (!text.empty())
+    throw CheckpointError("the checkpoint " + report.path + " does not fit the model; nothing was loaded." +
+                          text +
+                          "\nLoadOptions has strict = false, rename and filter for what is meant to differ");
+}
+
+// Everything a load needs, made ready before anything is changed.
+struct Prepared {
+  Manifest manifest;
+  std::optional<Selection> model;
+  std::optional<OptimizerState> optimizer;
+  std::vector<Held> moments;
+  RunTensors run;
+};
+
+void prepare_optimizer(Prepared& prepared, const Model& model, Run& run, std::vector<std::string>& errors) {
+  const Manifest& manifest = prepared.manifest;
+  prepared.optimizer.emplace(model, *run.optimizer, run.optimizer_format);
+  if (!manifest.run.contains("optimizer")) {
+    errors.push_back("the checkpoint has no optimizer (LoadOptions::weights_only loads the model alone)");
+    return;
+  }
+  const JsonObject saved(manifest.run.at("optimizer"), "the saved optimizer");
+  const size_t groups = saved.at("groups").size();
+  if (saved.text("type") != prepared.optimizer->type())
+    errors.push_back("the checkpoint has a " + saved.text("type") + ", the run has a " +
+                     prepared.optimizer->type());
+  else if (groups != run.optimizer->param_groups().size())
+    errors.push_back("the checkpoint has " + std::to_string(groups) + " parameter groups, the run has " +
+                     std::to_string(run.optimizer->param_groups().size()));
+  else
+    prepared.moments = prepared.optimizer->prepare(
+        manifest, [&](const std::string& name) { return prepared.model->names().saved(name); }, errors);
+}
+
+void prepare(Prepared& prepared, FileOps& files, const std::string& text, const Model& model, Run& run,
+             const LoadOptions& options, LoadReport& report) {
+  prepared.manifest = Manifest::parse(text, report.path + "/" + kManifestName);
+  const Manifest& manifest = prepared.manifest;
+  report.step = manifest.step;
+  report.ranks = manifest.world;
+  prepared.model.emplace(manifest, model, options, report);
+  std::vector<std::string> errors;
+  if (!options.weights_only) {
+    if (run.optimizer != nullptr) prepare_optimizer(prepared, model, run, errors);
+    prepared.run = prepare_run(run, model, manifest);
+  }
+  if (options.strict)
+    require_fit(report, errors);
+  else if (!errors.empty())
+    prepared.optimizer.reset();
+  if (!options.verify_first) return;
+  TensorReader reader(files, report.path, manifest);
+  reader.verify(prepared.model->params);
+  for (const auto& [held, tensor] : prepared.model->own) reader.verify({held});
+  reader.verify(prepared.moments);
+  reader.verify(prepared.run.holes);
+}
+
+// Other ranks may read a shard where it lies, until they have heard of a write: so all ranks announce theirs,
+// in one order, before the first of them waits for a file.
+void announce_writes(const Model& model) {
+  for (const UnitParam* param : model.params) param->slice.detach().narrow(0, 0, 0).zero_();
+}
+
+void fill(Prepared& prepared, FileOps& files, Model& model, Run& run, const LoadOptions& options,
+          const LoadReport& report) {
+  TensorReader reader(files, report.path, prepared.manifest);
+  announce_writes(model);
+  reader.fill(prepared.model->params);
+  for (auto& [held, tensor] : prepared.model->own) {
+    Held fresh = held;
+    fresh.flat = held.flat.clone();  // `flat` may be the tensor's own memory
+    reader.fill({fresh});
+    const at::Tensor values = held.real_pairs ? fresh.flat.view(at::kComplexDouble) : fresh.flat;
+    tensor.detach().copy_(values.view(tensor.sizes()));
+  }
+  if (options.weights_only) return;
+  reader.fill(prepared.moments);
+  reader.fill(prepared.run.holes);
+  if (prepared.optimizer) prepared.optimizer->attach(prepared.manifest.run.at("optimizer").at("groups"));
+  set_run(run, model, prepared.manifest.run);
+  set_run_tensors(run, model, prepared.manifest, prepared.run);
+  run.step = prepared.manifest.step;
+}
+
+}  // namespace
+
+LoadReport load_run(FileOps& files, const std::string& path, Run& run, const LoadOptions& options) {
+  Model& model = model_of(run.model.engine());
+  TORCH_CHECK(run.model.training_state() == TrainingState::idle,
+              "fsdp: load() inside a call of the model, a backward or full_params()");
+  const at::NoGradGuard no_grad;
+  Meeting meeting(model.world, "loading " + path, options.timeout);
+  OpenCheckpoint found;
+  meeting.agree(error_of([&] {
+    if (model.world.rank() == 0) found = find_checkpoint(files, path);
+  }));
+  found.folder = meeting.from_0(found.folder);
+  const std::string hash = meeting.from_0(to_hex(hash128(found.manifest_text)));
+
+  LoadReport report{
+      .path = found.folder, .step = 0, .ranks = 0, .missing = {}, .unexpected = {}, .mismatched = {}};
+  Prepared prepared;
+  meeting.agree(error_of([&] {
+    if (model.world.rank() != 0) found = find_checkpoint(files, found.folder);
+    if (to_hex(hash128(found.manifest_text)) != hash)
+      throw CheckpointError(report.path +
+                            " is not the same as on rank 0. A checkpoint needs a folder that all "
+                            "ranks share");
+    prepare(prepared, files, found.manifest_text, model, run, options, report);
+  }));
+  meeting.agree(error_of([&] { fill(prepared, files, model, run, options, report); }));
+  return report;
+}
+
+}  // namespace detail
+
+LoadReport load(const std::string& folder, Run& run, const LoadOptions& options) {
+  return detail::load_run(detail::posix_files(), folder, run, options);
+}
+
+bool has_checkpoint(const std::string& folder) {
+  detail::FileOps& files = detail::posix_files();
+  return files.exists(folder + "/" + detail::kManifestName) ||
+         detail::RunFolder(files, folder).latest().has_value();
+}
+
+}  // namespace fsdp

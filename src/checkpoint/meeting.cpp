@@ -1,0 +1,63 @@
+#include "checkpoint/meeting.h"
+
+#include "checkpoint/errors.h"
+#include "comm/await.h"
+#include "launch/world_state.h"
+
+namespace fsdp::detail {
+
+Meeting::Meeting(const World& world, std::string doing, std::chrono::milliseconds timeout)
+    : world_(world),
+      doing_(std::move(doing)),
+      prefix_("fsdp/meeting/" + std::to_string(world.state().meetings++) + "/"),
+      timeout_(timeout) {}
+
+std::string Meeting::key(int round, int rank) const {
+  return prefix_ + std::to_string(round) + "/" + std::to_string(rank);
+}
+
+std::string Meeting::await(const std::string& key, int from) const {
+  GroupInfo info;
+  info.rank = world_.rank();
+  info.size = world_.size();
+  info.peers = world_.peers();
+  info.store = world_.store();
+  info.options.timeout = timeout_;
+  return await_key(info, key, from, doing_);
+}
+
+std::string Meeting::from_0(const std::string& mine) {
+  const int round = round_++;
+  if (world_.size() == 1) return mine;
+  if (world_.rank() != 0) return await(key(round, 0), 0);
+  world_.store()->set(key(round, 0), std::vector<uint8_t>(mine.begin(), mine.end()));
+  return mine;
+}
+
+std::vector<std::string> Meeting::to_0(const std::string& mine) {
+  const int round = round_++;
+  if (world_.rank() != 0) {
+    world_.store()->set(key(round, world_.rank()), std::vector<uint8_t>(mine.begin(), mine.end()));
+    return {};
+  }
+  std::vector<std::string> texts{mine};
+  for (int rank = 1; rank < world_.size(); ++rank) {
+    texts.push_back(await(key(round, rank), rank));
+    world_.store()->deleteKey(key(round, rank));
+  }
+  return texts;
+}
+
+void Meeting::agree(const std::string& my_error) {
+  int first = -1;
+  const std::vector<std::string> all = to_0(my_error);
+  for (size_t rank = all.size(); rank-- > 0;)
+    if (!all[rank].empty()) first = static_cast<int>(rank);
+  const std::string verdict =
+      from_0(first < 0 ? "" : std::to_string(first) + " " + all[static_cast<size_t>(first)]);
+  if (verdict.empty()) return;
+  const size_t space = verdict.find(' ');
+  throw_error(verdict.substr(space + 1), world_.size() > 1 ? std::stoi(verdict.substr(0, space)) : -1);
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,39 @@
+// Ranks of a world exchange texts through its store: from any thread, beside the groups that training uses.
+#pragma once
+
+#include <fsdp/world.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace fsdp::detail {
+
+// One exchange, which all ranks begin in the same order. Throws Error when a rank does not come in time, or
+// is known to be dead.
+class Meeting {
+ public:
+  // `doing` completes "while ...", in errors. The constructor numbers meetings: call it on the training
+  // thread.
+  Meeting(const World& world, std::string doing, std::chrono::milliseconds timeout);
+
+  // Rank 0's text, on all ranks.
+  std::string from_0(const std::string& mine);
+  // All ranks' texts in order, on rank 0; elsewhere nothing.
+  std::vector<std::string> to_0(const std::string& mine);
+  // Throws, on all ranks, the error of the lowest rank that has one: see error_of().
+  void agree(const std::string& my_error);
+
+  const World& world() const { return world_; }
+
+ private:
+  std::string key(int round, int rank) const;
+  std::string await(const std::string& key, int from) const;
+
+  World world_;
+  std::string doing_, prefix_;
+  std::chrono::milliseconds timeout_;
+  int round_ = 0;
+};
+
+}  // namespace fsdp::detail

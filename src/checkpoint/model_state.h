@@ -1,0 +1,34 @@
+// The tensors of a model as checkpoints see them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/held.h"
+#include "runtime/model.h"
+
+namespace fsdp::detail {
+
+// What this rank holds of a tensor, and whether it is the one that saves it: of replicas one does.
+struct Holding {
+  Held held;
+  bool saves = true;
+};
+
+// This rank's part of a sharded parameter, whose slice or state is `flat` [size of the slice].
+Held held_of(const Model& model, const UnitParam& param, std::string name, const at::Tensor& flat);
+// Whether this rank saves its part of params[index].
+bool saves_param(const Model& model, size_t index);
+
+// Parameters that are sharded or replicated.
+std::vector<Holding> held_params(const Model& model);
+
+// Tensors that are each rank's own: buffers and ignored parameters, by name. Rank 0's are saved.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+NamedTensors own_tensors(const Model& model);
+
+// Another name of a tied parameter -> the name it is saved under.
+std::map<std::string, std::string> aliases_of(const Model& model);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,168 @@
+#include "checkpoint/save.h"
+
+#include <fsdp/error.h>
+#include <fsdp/version.h>
+
+#include <random>
+#include <set>
+#include <thread>
+
+#include "base/log.h"
+#include "checkpoint/errors.h"
+#include "checkpoint/meeting.h"
+#include "checkpoint/optimizer_state.h"
+#include "checkpoint/run_state.h"
+#include "checkpoint/tensor_files.h"
+#include "files/run_folder.h"
+#include "launch/world_state.h"
+#include "runtime/buffers.h"
+#include "runtime/model.h"
+
+namespace fsdp {
+
+namespace detail {
+
+namespace {
+
+std::string random_id() {
+  std::random_device device;
+  const uint64_t word = uint64_t{device()} << 32 | device();
+  return to_hex({.high = 0, .low = word}).substr(16);
+}
+
+// Held until the world ends: two runs in one folder would delete each other's checkpoints.
+void lock_folder(const World& world, RunFolder& folder, const std::string& path) {
+  auto& lock = world.state().locks[path];
+  if (!lock) lock = folder.lock();
+  if (!lock)
+    throw CheckpointError("another process saves into " + path +
+                          ". Give every run a folder of its own, or end the other one first");
+}
+
+// On a network file system another host may see a new folder a little later.
+void require_shared(const FileOps& files, const std::string& folder) {
+  for (int tries = 0; tries < 50; ++tries) {
+    if (files.exists(folder)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  throw CheckpointError(
+      "the folder " + folder +
+      ", which rank 0 has just made, is not there. A checkpoint needs a folder that all ranks "
+      "share: on a network file system, or ranks of one host");
+}
+
+std::vector<Held> saved_ones(std::vector<Holding> holdings) {
+  std::vector<Held> held;
+  for (Holding& one : holdings)
+    if (one.saves) held.push_back(std::move(one.held));
+  return held;
+}
+
+std::vector<Held> model_part(const Model& model) {
+  std::vector<Held> held = saved_ones(held_params(model));
+  if (model.world.rank() == 0)
+    for (const auto& [name, tensor] : own_tensors(model)) held.push_back(make_whole(name, tensor));
+  return held;
+}
+
+// Moments are named after parameters: a parameter of such a name would be taken for one.
+void check_names(const std::vector<Held>& model, const std::vector<Held>& state) {
+  std::set<std::string> names;
+  for (const Held& held : model) names.insert(held.name);
+  for (const Held& held : state)
+    TORCH_CHECK(!names.contains(held.name), "fsdp: the checkpoint would have two tensors '", held.name,
+                "': one of the model, one of the optimizer or the run. Rename the module it is in");
+}
+
+// What this rank saves, written. What the manifest says of it.
+Manifest write_part(FileOps& files, const std::string& begun, const Run& run, const Model& model,
+                    Manifest part) {
+  const std::vector<Held> held = model_part(model);
+  std::vector<Held> state = held_run(run, model);
+  if (run.optimizer != nullptr) {
+    OptimizerState optimizer(model, *run.optimizer, run.optimizer_format);
+    for (Held& one : saved_ones(optimizer.held())) state.push_back(std::move(one));
+    if (model.world.rank() == 0)
+      part.run["optimizer"] = {{"type", optimizer.type()}, {"groups", optimizer.groups()}};
+  }
+  check_names(held, state);
+  if (model.world.rank() == 0) {
+    part.aliases = aliases_of(model);
+    part.run.update(run_json(run, model));
+  }
+  write_tensors(files, begun, model.world.rank(), "model", held, part);
+  write_tensors(files, begun, model.world.rank(), "state", state, part);
+  return part;
+}
+
+Manifest joined(const std::vector<std::string>& parts, Manifest manifest) {
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    const std::string where = "what rank " + std::to_string(rank) + " saved";
+    manifest.add_part(parse_json(parts[rank], where), where);
+  }
+  manifest.check("the checkpoint to be");
+  return manifest;
+}
+
+}  // namespace
+
+std::string save_run(FileOps& files, const std::string& path, const Run& run, const SaveOptions& options) {
+  Model& model = model_of(run.model.engine());
+  const World& world = model.world;
+  TORCH_CHECK(run.model.training_state() == TrainingState::idle,
+              "fsdp: save() inside a call of the model, a backward or full_params()");
+  TORCH_CHECK(run.step >= 0, "fsdp: save() of step ", run.step);
+  const bool first = world.rank() == 0;
+  RunFolder folder(files, path);
+  Meeting meeting(world, "saving " + path, options.timeout);
+
+  std::string begun, id;
+  meeting.agree(error_of([&] {
+    if (!first) return;
+    lock_folder(world, folder, path);
+    id = random_id();
+    begun = folder.begin(run.step, id);
+  }));
+  id = meeting.from_0(id);
+  begun = meeting.from_0(begun);
+
+  if (options.average_buffers) sync_buffers(model.module, model.mesh.all, BufferSync::average);
+  const Manifest empty{.id = id,
+                       .step = run.step,
+                       .world = world.size(),
+                       .writer = std::string("fsdp.cpp ") + version(),
+                       .files = {},
+                       .tensors = {},
+                       .aliases = {}};
+  Manifest part;
+  const std::string error = error_of([&] {
+    require_shared(files, begun);
+    part = write_part(files, begun, run, model, empty);
+  });
+  std::string name;
+  try {
+    meeting.agree(error);
+    const std::vector<std::string> parts = meeting.to_0(part.part().dump());
+    meeting.agree(error_of([&] {
+      if (first) name = folder.commit(begun, run.step, joined(parts, empty).to_text());
+    }));
+  } catch (...) {
+    // What was begun is of no use. If it cannot be deleted now, the next save does it.
+    if (first) (void)error_of([&] { remove_tree(files, begun); });
+    throw;
+  }
+  if (first)
+    if (const std::string words =
+            error_of([&] { folder.retire(name, options.keep_last, options.keep_every); });
+        !words.empty())
+      log_warn("an old checkpoint in " + path + " could not be deleted: " + words);
+  return path + "/" + meeting.from_0(name);
+}
+
+}  // namespace detail
+
+std::string save(const std::string& folder, const Run& run, const SaveOptions& options) {
+  return detail::save_run(detail::posix_files(), folder, run, options);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,47 @@
+// Tensors to and from the files of a checkpoint.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/held.h"
+#include "files/block_file.h"
+#include "files/file_ops.h"
+#include "files/manifest.h"
+
+namespace fsdp::detail {
+
+// Note [Files of a rank]
+// A rank writes what it holds and sends nothing to others. Its part of a tensor is one run of elements, which
+// is a few boxes (Note [Boxes]). PyTorch's reader takes one box per tensor and file, so the first box of
+// every tensor goes into the rank's first file, the second into its second, and so on: mostly one large file,
+// and small ones for tensors that end inside a row. `part` is "model" or "state".
+//
+// Adds to `manifest` what was written.
+void write_tensors(FileOps& files, const std::string& folder, int rank, const std::string& part,
+                   const std::vector<Held>& tensors, Manifest& manifest);
+
+// Reads what ranks hold from the boxes that others have saved.
+class TensorReader {
+ public:
+  // `manifest` must outlive it.
+  TensorReader(const FileOps& files, std::string folder, const Manifest& manifest);
+
+  // Reads and checks every block that fill() would use.
+  void verify(const std::vector<Held>& tensors);
+  // The elements of `flat` become what was saved, cast where the dtypes differ. Their names and shapes are
+  // the manifest's. Written by operators, so that other ranks' readers are waited for.
+  void fill(const std::vector<Held>& tensors);
+
+ private:
+  BlockReader& file(int32_t index);
+
+  const FileOps& files_;
+  std::string folder_;
+  const Manifest& manifest_;
+  std::map<int32_t, std::unique_ptr<BlockReader>> open_;
+};
+
+}  // namespace fsdp::detail
