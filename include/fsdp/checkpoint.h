@@ -25,7 +25,7 @@ namespace fsdp {
 using Value = std::variant<bool, int64_t, double, std::string, at::Tensor>;
 
 // What makes up a run. What is null or empty is neither saved nor loaded.
-struct Run {
+struct RunState {
   ShardedModel model;
   torch::optim::Optimizer* optimizer = nullptr;  // over model.parameters() or flat_parameters()
   torch::optim::LRScheduler* scheduler = nullptr;
@@ -53,7 +53,7 @@ struct SaveOptions {
 // must be shared by all ranks. Collective, between steps. Throws the same on all ranks: IoError if a rank
 // cannot write, CheckpointError if another run saves there or ranks do not share the folder; the run is as
 // before, and can go on.
-std::string save(const std::string& folder, const Run& run, const SaveOptions& options = {});
+std::string save(const std::string& folder, const RunState& run, const SaveOptions& options = {});
 
 struct LoadOptions {
   bool strict = true;         // false: load what fits; the report lists the rest
@@ -82,7 +82,7 @@ struct LoadReport {
 // Throws the same on all ranks, before anything is changed: CheckpointError if there is no checkpoint, it is
 // damaged, or it does not fit, with all that does not; IoError if it cannot be read. A captured step stays
 // valid.
-LoadReport load(const std::string& folder, Run& run, const LoadOptions& options = {});
+LoadReport load(const std::string& folder, RunState& run, const LoadOptions& options = {});
 
 // Whether there is a checkpoint to load. Not collective: ask on one rank, or on all when nobody saves.
 bool has_checkpoint(const std::string& folder);

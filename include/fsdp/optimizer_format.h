@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// For optimizers that are not LibTorch's: give one to Run::optimizer_format. Adam, AdamW, SGD, RMSprop,
+// For optimizers that are not LibTorch's: give one to RunState::optimizer_format. Adam, AdamW, SGD, RMSprop,
 // Adagrad and fsdp::AdamW are known. No member may be empty.
 struct OptimizerFormat {
   using State = torch::optim::OptimizerParamState;

@@ -142,7 +142,8 @@ struct Prepared {
   RunTensors run;
 };
 
-void prepare_optimizer(Prepared& prepared, const Model& model, Run& run, std::vector<std::string>& errors) {
+void prepare_optimizer(Prepared& prepared, const Model& model, RunState& run,
+                       std::vector<std::string>& errors) {
   const Manifest& manifest = prepared.manifest;
   prepared.optimizer.emplace(model, *run.optimizer, run.optimizer_format);
   if (!manifest.run.contains("optimizer")) {
@@ -162,7 +163,7 @@ void prepare_optimizer(Prepared& prepared, const Model& model, Run& run, std::ve
         manifest, [&](const std::string& name) { return prepared.model->names().saved(name); }, errors);
 }
 
-void prepare(Prepared& prepared, FileOps& files, const std::string& text, const Model& model, Run& run,
+void prepare(Prepared& prepared, FileOps& files, const std::string& text, const Model& model, RunState& run,
              const LoadOptions& options, LoadReport& report) {
   prepared.manifest = Manifest::parse(text, report.path + "/" + kManifestName);
   const Manifest& manifest = prepared.manifest;
@@ -192,7 +193,7 @@ void announce_writes(const Model& model) {
   for (const UnitParam* param : model.params) param->slice.detach().narrow(0, 0, 0).zero_();
 }
 
-void fill(Prepared& prepared, FileOps& files, Model& model, Run& run, const LoadOptions& options,
+void fill(Prepared& prepared, FileOps& files, Model& model, RunState& run, const LoadOptions& options,
           const LoadReport& report) {
   TensorReader reader(files, report.path, prepared.manifest);
   announce_writes(model);
@@ -215,7 +216,7 @@ void fill(Prepared& prepared, FileOps& files, Model& model, Run& run, const Load
 
 }  // namespace
 
-LoadReport load_run(FileOps& files, const std::string& path, Run& run, const LoadOptions& options) {
+LoadReport load_run(FileOps& files, const std::string& path, RunState& run, const LoadOptions& options) {
   Model& model = model_of(run.model.engine());
   TORCH_CHECK(run.model.training_state() == TrainingState::idle,
               "fsdp: load() inside a call of the model, a backward or full_params()");
@@ -245,7 +246,7 @@ LoadReport load_run(FileOps& files, const std::string& path, Run& run, const Loa
 
 }  // namespace detail
 
-LoadReport load(const std::string& folder, Run& run, const LoadOptions& options) {
+LoadReport load(const std::string& folder, RunState& run, const LoadOptions& options) {
   return detail::load_run(detail::posix_files(), folder, run, options);
 }
 

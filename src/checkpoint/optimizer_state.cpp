@@ -18,10 +18,10 @@ const OptimizerFormat& required_format(const torch::optim::Optimizer& optimizer,
   TORCH_CHECK(
       format != nullptr,
       "fsdp: no format is known for the state of this optimizer. Adam, AdamW, SGD, RMSprop, Adagrad and "
-      "fsdp::AdamW are; for others describe it in Run::optimizer_format");
+      "fsdp::AdamW are; for others describe it in RunState::optimizer_format");
   TORCH_CHECK(!format->type.empty() && format->tensors && format->steps && format->make && format->options &&
                   format->set_options,
-              "fsdp: Run::optimizer_format has an empty member");
+              "fsdp: RunState::optimizer_format has an empty member");
   return *format;
 }
 

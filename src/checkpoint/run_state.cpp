@@ -91,7 +91,7 @@ uint64_t derived_seed(uint64_t base, int64_t step, int rank) {
 
 }  // namespace
 
-Json run_json(const Run& run, const Model& model) {
+Json run_json(const RunState& run, const Model& model) {
   Json json = Json::object();
   Json values = Json::object();
   for (const auto& [name, value] : run.values)
@@ -105,11 +105,12 @@ Json run_json(const Run& run, const Model& model) {
   if (run.sampler != nullptr) json["sampler"] = sampler_json(run.sampler->state_dict());
   if (model.mode) json["reproducible"] = {{"step", model.mode->step}};
   if (run.rng) json["rng"] = {{"seed", std::to_string(cpu_generator().current_seed())}};
-  if (!run.model_config.empty()) json["model_config"] = parse_json(run.model_config, "Run::model_config");
+  if (!run.model_config.empty())
+    json["model_config"] = parse_json(run.model_config, "RunState::model_config");
   return json;
 }
 
-void set_run(Run& run, Model& model, const Json& json) {
+void set_run(RunState& run, Model& model, const Json& json) {
   const JsonObject object(json, "the run's values");
   for (const auto& [name, value] : object.object("values").json().items())
     run.values[name] = value_of(value, name);
@@ -128,7 +129,7 @@ void set_run(Run& run, Model& model, const Json& json) {
   if (object.has("model_config")) run.model_config = object.at("model_config").dump();
 }
 
-std::vector<Held> held_run(const Run& run, const Model& model) {
+std::vector<Held> held_run(const RunState& run, const Model& model) {
   std::vector<Held> all;
   const int rank = model.world.rank();
   if (run.rng) {
@@ -143,7 +144,7 @@ std::vector<Held> held_run(const Run& run, const Model& model) {
   return all;
 }
 
-RunTensors prepare_run(const Run& run, const Model& model, const Manifest& manifest) {
+RunTensors prepare_run(const RunState& run, const Model& model, const Manifest& manifest) {
   RunTensors tensors;
   const auto hole = [&](const std::string& name, const SavedTensor& saved) {
     std::vector<int64_t> shape = saved.shape;
@@ -166,7 +167,7 @@ RunTensors prepare_run(const Run& run, const Model& model, const Manifest& manif
   return tensors;
 }
 
-void set_run_tensors(Run& run, const Model& model, const Manifest& manifest, const RunTensors& tensors) {
+void set_run_tensors(RunState& run, const Model& model, const Manifest& manifest, const RunTensors& tensors) {
   for (const auto& [name, tensor] : tensors.values) run.values[name] = tensor;
   if (!run.rng || !manifest.run.contains("rng")) return;
   const uint64_t base = word_of(JsonObject(manifest.run.at("rng"), "the run's generators"), "seed");

@@ -75,7 +75,7 @@ void check_names(const std::vector<Held>& model, const std::vector<Held>& state)
 }
 
 // What this rank saves, written. What the manifest says of it.
-Manifest write_part(FileOps& files, const std::string& begun, const Run& run, const Model& model,
+Manifest write_part(FileOps& files, const std::string& begun, const RunState& run, const Model& model,
                     Manifest part) {
   const std::vector<Held> held = model_part(model);
   std::vector<Held> state = held_run(run, model);
@@ -106,7 +106,8 @@ Manifest joined(const std::vector<std::string>& parts, Manifest manifest) {
 
 }  // namespace
 
-std::string save_run(FileOps& files, const std::string& path, const Run& run, const SaveOptions& options) {
+std::string save_run(FileOps& files, const std::string& path, const RunState& run,
+                     const SaveOptions& options) {
   Model& model = model_of(run.model.engine());
   const World& world = model.world;
   TORCH_CHECK(run.model.training_state() == TrainingState::idle,
@@ -161,7 +162,7 @@ std::string save_run(FileOps& files, const std::string& path, const Run& run, co
 
 }  // namespace detail
 
-std::string save(const std::string& folder, const Run& run, const SaveOptions& options) {
+std::string save(const std::string& folder, const RunState& run, const SaveOptions& options) {
   return detail::save_run(detail::posix_files(), folder, run, options);
 }
 

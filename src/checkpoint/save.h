@@ -7,7 +7,8 @@
 
 namespace fsdp::detail {
 
-std::string save_run(FileOps& files, const std::string& folder, const Run& run, const SaveOptions& options);
-LoadReport load_run(FileOps& files, const std::string& folder, Run& run, const LoadOptions& options);
+std::string save_run(FileOps& files, const std::string& folder, const RunState& run,
+                     const SaveOptions& options);
+LoadReport load_run(FileOps& files, const std::string& folder, RunState& run, const LoadOptions& options);
 
 }  // namespace fsdp::detail

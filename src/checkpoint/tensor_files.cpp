@@ -43,8 +43,13 @@ std::map<std::string, std::string> metadata_of(const std::vector<Piece>& pieces,
           {"fsdp_step", std::to_string(manifest.step)}};
 }
 
+// Of a contiguous tensor. A view of one element may have any stride, which view() does not take.
+at::Tensor flat_bytes(const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
+}
+
 void append(BlockWriter& writer, const at::Tensor& view) {
-  const at::Tensor flat = view.contiguous().view({-1}).view(at::kByte);
+  const at::Tensor flat = flat_bytes(view.contiguous());
   for (int64_t at = 0; at < flat.numel();) {
     const int64_t n = flat.is_cpu() ? flat.numel() : std::min(kStagingBytes, flat.numel() - at);
     const at::Tensor here = flat.narrow(0, at, n).cpu();
@@ -169,8 +174,8 @@ at::Tensor bytes_of(std::span<const std::byte> bytes) {
 // A block at a time where elements follow each other as in the file, else all of it.
 void read_run(BlockReader& file, const ReadRun& run) {
   const bool same = run.saved == run.into.scalar_type() && run.into.is_contiguous();
-  at::Tensor bytes = same ? run.into.view({-1}).view(at::kByte)
-                          : at::empty({run.end - run.begin}, at::TensorOptions().dtype(at::kByte));
+  at::Tensor bytes =
+      same ? flat_bytes(run.into) : at::empty({run.end - run.begin}, at::TensorOptions().dtype(at::kByte));
   int64_t at = 0;
   file.read(run.begin, run.end, [&](std::span<const std::byte> piece) {
     const auto n = static_cast<int64_t>(piece.size());

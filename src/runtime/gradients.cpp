@@ -214,26 +214,6 @@ void Gradients::show(const std::vector<int64_t>& used) {
   });
 }
 
-// How many ranks have gradients of each unit. Those that were kept back from another backward do not count as
-// open: the plan is to say when the unit's gradients arrive.
-std::vector<GradientCounts> Gradients::count_ranks() {
-  std::vector<int64_t> states;
-  for (const auto& unit : units_) {
-    const auto& params = unit->params;
-    const bool some =
-        std::any_of(params.begin(), params.end(), [](const auto& one) { return one->gradient.fresh(); });
-    states.push_back(some ? 1 : 0);
-    states.push_back(some && unit->complete() ? 1 : 0);
-  }
-  states = sum_over_ranks(states, "complete units");
-  std::vector<GradientCounts> counts;
-  for (size_t i = 0; i < units_.size(); ++i) {
-    counts.push_back({.ranks_open = states[2 * i], .ranks_complete = states[2 * i + 1]});
-    for (const auto& param : units_[i]->params) counts.back().trained.push_back(param->requires_grad);
-  }
-  return counts;
-}
-
 void Gradients::reduce(const Instruction& step) {
   Unit& unit = *units_[static_cast<size_t>(step.unit)];
   writers_.wait_for_others();
