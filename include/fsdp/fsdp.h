@@ -1,6 +1,7 @@
 // Fully Sharded Data Parallel training for LibTorch: everything a program needs.
 #pragma once
 
+#include <fsdp/background_saver.h>
 #include <fsdp/capture.h>
 #include <fsdp/checkpoint.h>
 #include <fsdp/codec.h>
@@ -14,5 +15,6 @@
 #include <fsdp/sampler.h>
 #include <fsdp/script.h>
 #include <fsdp/sharded.h>
+#include <fsdp/state_dict.h>
 #include <fsdp/version.h>
 #include <fsdp/world.h>

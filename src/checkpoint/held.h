@@ -19,6 +19,7 @@ struct Held {
   bool real_pairs = false;
   int64_t start = 0;  // of the run
   at::Tensor flat;    // [size], contiguous
+  bool live = false;  // memory that the next write to a shard may change: not a copy
 
   int64_t numel() const;
 };

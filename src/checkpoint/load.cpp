@@ -187,12 +187,6 @@ void prepare(Prepared& prepared, FileOps& files, const std::string& text, const 
   reader.verify(prepared.run.holes);
 }
 
-// Other ranks may read a shard where it lies, until they have heard of a write: so all ranks announce theirs,
-// in one order, before the first of them waits for a file.
-void announce_writes(const Model& model) {
-  for (const UnitParam* param : model.params) param->slice.detach().narrow(0, 0, 0).zero_();
-}
-
 void fill(Prepared& prepared, FileOps& files, Model& model, RunState& run, const LoadOptions& options,
           const LoadReport& report) {
   TensorReader reader(files, report.path, prepared.manifest);

@@ -48,4 +48,8 @@ std::map<std::string, std::string> aliases_of(const Model& model) {
   return aliases;
 }
 
+void announce_writes(const Model& model) {
+  for (const UnitParam* param : model.params) param->slice.detach().narrow(0, 0, 0).zero_();
+}
+
 }  // namespace fsdp::detail

@@ -31,4 +31,8 @@ NamedTensors own_tensors(const Model& model);
 // Another name of a tied parameter -> the name it is saved under.
 std::map<std::string, std::string> aliases_of(const Model& model);
 
+// Other ranks may read a shard where it lies until they hear of a write. So all ranks announce theirs, in one
+// order, before they write shards one after the other.
+void announce_writes(const Model& model);
+
 }  // namespace fsdp::detail

@@ -84,7 +84,7 @@ Held OptimizerState::held_part(const OptimizedPart& part, const std::string& nam
   return held_of(model_, *part.param, name, tensor.view({-1}).narrow(0, part.offset, part.size));
 }
 
-std::vector<Holding> OptimizerState::held() const {
+std::vector<Holding> OptimizerState::held_if(bool OptimizedPart::*wanted) const {
   std::vector<Holding> all;
   for (const Optimized& one : optimized_) {
     const auto state = optimizer_.state().find(one.tensor.unsafeGetTensorImpl());
@@ -92,14 +92,14 @@ std::vector<Holding> OptimizerState::held() const {
     const OptimizerFormat::Tensors tensors = format_.tensors(*state->second);
     if (tensors.empty()) continue;
     for (const OptimizedPart& part : one.parts) {
-      if (!part.saves) continue;
+      if (wanted != nullptr && !(part.*wanted)) continue;
       for (const auto& [key, tensor] : tensors) {
         TORCH_CHECK(tensor.numel() == one.tensor.numel(), "fsdp: '", moment_name(part.name, key), "' has ",
                     tensor.numel(), " elements, its parameter has ", one.tensor.numel());
         all.push_back({.held = held_part(part, moment_name(part.name, key), tensor.detach()), .saves = true});
       }
       const auto steps = static_cast<double>(format_.steps(*state->second));
-      if (part.tells_steps)
+      if (wanted == nullptr || part.tells_steps)
         all.push_back({.held = make_whole(moment_name(part.name, kSteps),
                                           at::full({}, steps, at::TensorOptions().dtype(at::kDouble))),
                        .saves = true});

@@ -43,8 +43,10 @@ class OptimizerState {
 
   const std::string& type() const { return format_.type; }
 
-  // What this rank holds of moments and steps.
-  std::vector<Holding> held() const;
+  // What this rank saves of moments and steps.
+  std::vector<Holding> held() const { return held_if(&OptimizedPart::saves); }
+  // What it has of them, whoever saves it.
+  std::vector<Holding> held_here() const { return held_if(nullptr); }
   // Options of the groups, and the names of their parameters; the same on every rank.
   Json groups() const;
 
@@ -63,6 +65,7 @@ class OptimizerState {
     at::Tensor steps;  // [], fp64
   };
 
+  std::vector<Holding> held_if(bool OptimizedPart::*wanted) const;
   Held held_part(const OptimizedPart& part, const std::string& name, const at::Tensor& tensor) const;
 
   const Model& model_;

@@ -4,14 +4,11 @@
 #include <fsdp/version.h>
 
 #include <random>
-#include <set>
 #include <thread>
 
 #include "base/log.h"
 #include "checkpoint/errors.h"
 #include "checkpoint/meeting.h"
-#include "checkpoint/optimizer_state.h"
-#include "checkpoint/run_state.h"
 #include "checkpoint/tensor_files.h"
 #include "files/run_folder.h"
 #include "launch/world_state.h"
@@ -51,47 +48,13 @@ void require_shared(const FileOps& files, const std::string& folder) {
       "share: on a network file system, or ranks of one host");
 }
 
-std::vector<Held> saved_ones(std::vector<Holding> holdings) {
-  std::vector<Held> held;
-  for (Holding& one : holdings)
-    if (one.saves) held.push_back(std::move(one.held));
-  return held;
-}
-
-std::vector<Held> model_part(const Model& model) {
-  std::vector<Held> held = saved_ones(held_params(model));
-  if (model.world.rank() == 0)
-    for (const auto& [name, tensor] : own_tensors(model)) held.push_back(make_whole(name, tensor));
-  return held;
-}
-
-// Moments are named after parameters: a parameter of such a name would be taken for one.
-void check_names(const std::vector<Held>& model, const std::vector<Held>& state) {
-  std::set<std::string> names;
-  for (const Held& held : model) names.insert(held.name);
-  for (const Held& held : state)
-    TORCH_CHECK(!names.contains(held.name), "fsdp: the checkpoint would have two tensors '", held.name,
-                "': one of the model, one of the optimizer or the run. Rename the module it is in");
-}
-
 // What this rank saves, written. What the manifest says of it.
-Manifest write_part(FileOps& files, const std::string& begun, const RunState& run, const Model& model,
-                    Manifest part) {
-  const std::vector<Held> held = model_part(model);
-  std::vector<Held> state = held_run(run, model);
-  if (run.optimizer != nullptr) {
-    OptimizerState optimizer(model, *run.optimizer, run.optimizer_format);
-    for (Held& one : saved_ones(optimizer.held())) state.push_back(std::move(one));
-    if (model.world.rank() == 0)
-      part.run["optimizer"] = {{"type", optimizer.type()}, {"groups", optimizer.groups()}};
-  }
-  check_names(held, state);
-  if (model.world.rank() == 0) {
-    part.aliases = aliases_of(model);
-    part.run.update(run_json(run, model));
-  }
-  write_tensors(files, begun, model.world.rank(), "model", held, part);
-  write_tensors(files, begun, model.world.rank(), "state", state, part);
+Manifest write_part(FileOps& files, const std::string& begun, int rank, const Snapshot& snapshot,
+                    Manifest part, const Written& written) {
+  part.aliases = snapshot.aliases;
+  part.run = snapshot.run;
+  write_tensors(files, begun, rank, "model", snapshot.model, part, written);
+  write_tensors(files, begun, rank, "state", snapshot.state, part, written);
   return part;
 }
 
@@ -106,46 +69,39 @@ Manifest joined(const std::vector<std::string>& parts, Manifest manifest) {
 
 }  // namespace
 
-std::string save_run(FileOps& files, const std::string& path, const RunState& run,
-                     const SaveOptions& options) {
-  Model& model = model_of(run.model.engine());
-  const World& world = model.world;
-  TORCH_CHECK(run.model.training_state() == TrainingState::idle,
-              "fsdp: save() inside a call of the model, a backward or full_params()");
-  TORCH_CHECK(run.step >= 0, "fsdp: save() of step ", run.step);
+std::string write_snapshot(FileOps& files, const std::string& path, Meeting& meeting,
+                           const Snapshot& snapshot, const SaveOptions& options, const std::string& error,
+                           const Written& written) {
+  const World& world = meeting.world();
   const bool first = world.rank() == 0;
   RunFolder folder(files, path);
-  Meeting meeting(world, "saving " + path, options.timeout);
-
+  meeting.agree(error);
   std::string begun, id;
   meeting.agree(error_of([&] {
     if (!first) return;
     lock_folder(world, folder, path);
     id = random_id();
-    begun = folder.begin(run.step, id);
+    begun = folder.begin(snapshot.step, id);
   }));
   id = meeting.from_0(id);
   begun = meeting.from_0(begun);
-
-  if (options.average_buffers) sync_buffers(model.module, model.mesh.all, BufferSync::average);
   const Manifest empty{.id = id,
-                       .step = run.step,
+                       .step = snapshot.step,
                        .world = world.size(),
                        .writer = std::string("fsdp.cpp ") + version(),
                        .files = {},
                        .tensors = {},
                        .aliases = {}};
-  Manifest part;
-  const std::string error = error_of([&] {
-    require_shared(files, begun);
-    part = write_part(files, begun, run, model, empty);
-  });
   std::string name;
   try {
-    meeting.agree(error);
+    Manifest part;
+    meeting.agree(error_of([&] {
+      require_shared(files, begun);
+      part = write_part(files, begun, world.rank(), snapshot, empty, written);
+    }));
     const std::vector<std::string> parts = meeting.to_0(part.part().dump());
     meeting.agree(error_of([&] {
-      if (first) name = folder.commit(begun, run.step, joined(parts, empty).to_text());
+      if (first) name = folder.commit(begun, snapshot.step, joined(parts, empty).to_text());
     }));
   } catch (...) {
     // What was begun is of no use. If it cannot be deleted now, the next save does it.
@@ -158,6 +114,23 @@ std::string save_run(FileOps& files, const std::string& path, const RunState& ru
         !words.empty())
       log_warn("an old checkpoint in " + path + " could not be deleted: " + words);
   return path + "/" + meeting.from_0(name);
+}
+
+std::string save_run(FileOps& files, const std::string& path, const RunState& run,
+                     const SaveOptions& options) {
+  Model& model = model_of(run.model.engine());
+  check_can_save(run);
+  if (options.average_buffers) sync_buffers(model.module, model.mesh.all, BufferSync::average);
+  Meeting meeting(model.world, "saving " + path, options.timeout);
+  Snapshot snapshot;
+  const std::string error = error_of([&] { snapshot = take_snapshot(run, model, false); });
+  return write_snapshot(files, path, meeting, snapshot, options, error);
+}
+
+void check_can_save(const RunState& run) {
+  TORCH_CHECK(run.model.training_state() == TrainingState::idle,
+              "fsdp: save() inside a call of the model, a backward or full_params()");
+  TORCH_CHECK(run.step >= 0, "fsdp: save() of step ", run.step);
 }
 
 }  // namespace detail

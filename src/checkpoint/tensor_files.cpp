@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 
+#include "checkpoint/box_copy.h"
 #include "files/safetensors.h"
 
 namespace fsdp::detail {
@@ -59,7 +60,7 @@ void append(BlockWriter& writer, const at::Tensor& view) {
 }
 
 void write_file(FileOps& files, const std::string& folder, const std::string& name,
-                const std::vector<Piece>& pieces, Manifest& manifest) {
+                const std::vector<Piece>& pieces, Manifest& manifest, const Written& read) {
   std::vector<SafetensorsEntry> entries;
   int64_t at = 0;
   const auto index = static_cast<int32_t>(manifest.files.size());
@@ -82,7 +83,10 @@ void write_file(FileOps& files, const std::string& folder, const std::string& na
   // Data begin on a page, and so do their blocks.
   BlockWriter writer(files, folder, name,
                      make_safetensors_header(entries, metadata_of(pieces, manifest), 4096));
-  for (const Piece& piece : pieces) append(writer, piece.box.view);
+  for (const Piece& piece : pieces) {
+    append(writer, piece.box.view);
+    read(*piece.held);
+  }
   manifest.files.push_back(writer.finish());
 }
 
@@ -95,51 +99,6 @@ struct ReadRun {
   at::Tensor into;  // with the shape the elements have in the file
 };
 
-// Whether two boxes share elements: those are `both`.
-bool intersect(const Box& a, const Box& b, Box& both) {
-  both = a;
-  for (size_t d = 0; d < a.start.size(); ++d) {
-    const int64_t first = std::max(a.start[d], b.start[d]);
-    const int64_t last = std::min(a.start[d] + a.extent[d], b.start[d] + b.extent[d]);
-    if (last <= first) return false;
-    both.start[d] = first;
-    both.extent[d] = last - first;
-  }
-  return true;
-}
-
-// Calls `take` for the boxes of which `part` consists and which are one run each of the row-major box
-// `whole`.
-void each_run(const Box& part, const Box& whole, const std::function<void(const Box&)>& take) {
-  size_t inner = part.extent.size();  // from here on all of `whole` is taken
-  while (inner > 0 && part.extent[inner - 1] == whole.extent[inner - 1]) --inner;
-  const size_t outer = inner > 0 ? inner - 1 : 0;  // before here one by one
-  Box run = part;
-  for (size_t d = 0; d < outer; ++d) run.extent[d] = 1;
-  while (true) {
-    take(run);
-    size_t d = outer;
-    while (d > 0 && run.start[d - 1] + 1 == part.start[d - 1] + part.extent[d - 1]) {
-      run.start[d - 1] = part.start[d - 1];
-      --d;
-    }
-    if (d == 0) return;
-    ++run.start[d - 1];
-  }
-}
-
-int64_t offset_in(const Box& whole, const std::vector<int64_t>& start) {
-  int64_t offset = 0;
-  for (size_t d = 0; d < start.size(); ++d) offset = offset * whole.extent[d] + start[d] - whole.start[d];
-  return offset;
-}
-
-at::Tensor cut(at::Tensor view, const Box& of, const Box& part) {
-  for (size_t d = 0; d < part.start.size(); ++d)
-    view = view.narrow(static_cast<int64_t>(d), part.start[d] - of.start[d], part.extent[d]);
-  return view;
-}
-
 std::vector<ReadRun> plan_reads(const std::vector<Held>& tensors, const Manifest& manifest) {
   std::vector<ReadRun> reads;
   for (const Held& held : tensors) {
@@ -148,9 +107,9 @@ std::vector<ReadRun> plan_reads(const std::vector<Held>& tensors, const Manifest
     const int64_t bytes = dtype_bytes(saved.dtype);
     for (const HeldBox& mine : boxes_of(held))
       for (const SavedBox& theirs : saved.boxes) {
-        Box both;
-        if (!intersect(mine.box, theirs.box, both)) continue;
-        each_run(both, theirs.box, [&](const Box& run) {
+        const auto both = intersection(mine.box, theirs.box);
+        if (!both) continue;
+        each_run(*both, theirs.box, [&](const Box& run) {
           const int64_t begin = theirs.offset + offset_in(theirs.box, run.start) * bytes;
           reads.push_back({.file = theirs.file,
                            .begin = begin,
@@ -188,10 +147,12 @@ void read_run(BlockReader& file, const ReadRun& run) {
 }  // namespace
 
 void write_tensors(FileOps& files, const std::string& folder, int rank, const std::string& part,
-                   const std::vector<Held>& tensors, Manifest& manifest) {
+                   const std::vector<Held>& tensors, Manifest& manifest, const Written& written) {
   std::vector<std::vector<Piece>> by_file;
+  std::map<const Held*, size_t> left;  // boxes to be written
   for (const Held& held : tensors) {
     std::vector<HeldBox> boxes = boxes_of(held);
+    left[&held] = boxes.size();
     // The largest first: that makes one large file and small ones.
     std::stable_sort(boxes.begin(), boxes.end(),
                      [](const HeldBox& a, const HeldBox& b) { return a.view.numel() > b.view.numel(); });
@@ -199,12 +160,15 @@ void write_tensors(FileOps& files, const std::string& folder, int rank, const st
     for (size_t i = 0; i < boxes.size(); ++i)
       by_file[i].push_back({.held = &held, .box = std::move(boxes[i])});
   }
+  const auto read = [&](const Held& held) {
+    if (--left[&held] == 0 && written) written(held);
+  };
   for (size_t i = 0; i < by_file.size(); ++i) {
     // By size of an element, so that all are aligned.
     std::stable_sort(by_file[i].begin(), by_file[i].end(), [](const Piece& a, const Piece& b) {
       return a.held->flat.element_size() > b.held->flat.element_size();
     });
-    write_file(files, folder, file_name(rank, part, i, by_file.size()), by_file[i], manifest);
+    write_file(files, folder, file_name(rank, part, i, by_file.size()), by_file[i], manifest, read);
   }
 }
 

@@ -1,6 +1,7 @@
 // Tensors to and from the files of a checkpoint.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,9 +20,10 @@ namespace fsdp::detail {
 // every tensor goes into the rank's first file, the second into its second, and so on: mostly one large file,
 // and small ones for tensors that end inside a row. `part` is "model" or "state".
 //
-// Adds to `manifest` what was written.
+// Adds to `manifest` what was written. `written` hears of every tensor when all of it has been read.
+using Written = std::function<void(const Held&)>;
 void write_tensors(FileOps& files, const std::string& folder, int rank, const std::string& part,
-                   const std::vector<Held>& tensors, Manifest& manifest);
+                   const std::vector<Held>& tensors, Manifest& manifest, const Written& written = {});
 
 // Reads what ranks hold from the boxes that others have saved.
 class TensorReader {

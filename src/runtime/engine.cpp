@@ -130,6 +130,7 @@ void Engine::fail(std::exception_ptr error) { last_error_ = std::move(error); }
 void Engine::before_write(Unit& unit) {
   const std::lock_guard lock(mutex);
   try {
+    announce_change();
     const Quiet quiet;
     if (unit.peers_may_read) {
       executor_.release_all();

@@ -60,16 +60,22 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
   return next_scope_++;
 }
 
+at::Tensor gather_master(Model& model, UnitRegion& region, bool rank0_only) {
+  Unit& unit = *region.unit;
+  const bool here = !rank0_only || model.world.rank() == 0;
+  const at::Tensor whole = at::empty({here ? region.spec.total() : 0}, region.shard.options());
+  unit.peers_may_read = unit.peers_may_read || region.gather_path->peers_read_shard();
+  if (!rank0_only)
+    region.gather_path->gather_master(whole, std::nullopt, unit.name());
+  else if (model.mesh.in_world(0) == 0)  // the row of rank 0
+    region.gather_path->gather_master(whole, 0, unit.name());
+  return whole;
+}
+
 void Engine::make_whole(Unit& unit, FullScope& scope) {
   const bool here = !scope.options.rank0_only || world.rank() == 0;
   for (const auto& region : unit.regions) {
-    at::Tensor whole =
-        at::empty({here ? region->spec.layout.total(unit.ranks()) : 0}, region->shard.options());
-    unit.peers_may_read = unit.peers_may_read || region->gather_path->peers_read_shard();
-    if (!scope.options.rank0_only)
-      region->gather_path->gather_master(whole, std::nullopt, unit.name());
-    else if (mesh.in_world(0) == 0)  // the row of rank 0
-      region->gather_path->gather_master(whole, 0, unit.name());
+    at::Tensor whole = gather_master(*this, *region, scope.options.rank0_only);
     if (scope.options.offload) whole = whole.cpu();
     scope.whole.push_back(whole);
     if (!here) continue;
@@ -115,6 +121,7 @@ void Engine::close_full_params(int scope_) {
   if (found == full_scopes_.end()) return;
   FullScope scope = std::move(found->second);
   full_scopes_.erase(found);
+  if (scope.options.write_back) announce_change();
   const Quiet quiet;
   std::span<const at::Tensor> rest = scope.whole;
   for (Unit* unit : scope.units) {

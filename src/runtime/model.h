@@ -6,6 +6,7 @@
 #include <fsdp/world.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -44,7 +45,16 @@ struct Model {
   std::recursive_mutex mutex;            // of pins and loans: a forward may have threads of its own
   std::vector<std::shared_ptr<Unit>> units;
   std::vector<UnitParam*> params;  // in order of definition
+  // Called once, before shards are written: a save in the background may still read them, and moments.
+  std::function<void()> before_change = {};
+  void announce_change() {
+    if (before_change) std::exchange(before_change, {})();
+  }
 };
+
+// All of a region, in the shard's dtype, in memory of its own; with `rank0_only` empty on other ranks, which
+// send their shards. Unit::claim_shards() is to follow. Collective.
+at::Tensor gather_master(Model& model, UnitRegion& region, bool rank0_only);
 
 // The model that has the units now: an outer one may have taken them over.
 Model& model_of(const std::shared_ptr<Engine>& engine);

@@ -1,0 +1,63 @@
+// A model's or an optimizer's tensors by name: whole, as boxes, or as this rank keeps them.
+#pragma once
+
+#include <fsdp/optimizer_format.h>
+#include <fsdp/sharded_model.h>
+#include <torch/ordered_dict.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+enum class StateDictType : uint8_t {
+  full,     // every tensor whole, under every name of the module
+  local,    // this rank's flat shards, for the same number of ranks and the same units
+  sharded,  // the boxes of each tensor that this rank holds
+};
+
+struct StateDictOptions {
+  StateDictType type = StateDictType::full;
+  bool offload = false;     // copies in host memory
+  bool rank0_only = false;  // full: other ranks get nothing
+};
+
+// A rectangle of a tensor: elements [offsets, offsets + sizes of `tensor`).
+struct TensorBox {
+  std::vector<int64_t> offsets;
+  at::Tensor tensor;
+};
+
+// What a rank has of one tensor.
+struct StateEntry {
+  std::vector<int64_t> shape;    // of the whole tensor
+  std::vector<TensorBox> boxes;  // full: one, at 0; local: one, flat; sharded: any number, or none
+};
+
+using StateDict = torch::OrderedDict<std::string, StateEntry>;
+
+// Parameters and buffers. All are copies: training does not change them. Tied parameters are there under all
+// their names, which share memory. Buffers are each rank's own, whole. Collective, between steps; full: unit
+// by unit, so that beside the result one unit is gathered at a time.
+StateDict state_dict(const ShardedModel& model, const StateDictOptions& options = {});
+// The same, one tensor at a time, for those who write them out: rank 0's memory holds one unit. Full only.
+void visit_state_dict(const ShardedModel& model, const StateDictOptions& options,
+                      const std::function<void(const std::string& name, const at::Tensor& whole)>& visit);
+
+// The module's tensors become what `state` holds, of any type: full ones are needed on every rank. Strict:
+// throws CheckpointError with all that is missing, unexpected or has another shape or dtype, before anything
+// is changed; otherwise what fits is loaded. Collective, between steps.
+void load_state_dict(const ShardedModel& model, const StateDict& state, bool strict = true);
+
+// What the optimizer keeps of parameters: names as in checkpoints, "state.<parameter>.exp_avg", and ".step",
+// an fp64 scalar. For optimizers over model.parameters(); `format` as in RunState. Collective, between steps.
+StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
+                               const StateDictOptions& options = {}, const OptimizerFormat* format = nullptr);
+// Replaces the optimizer's state by what `state` holds, full or sharded. Options of groups stay as they are.
+// Throws CheckpointError, before anything is changed, if it does not fit. Collective, between steps.
+void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
+                               const StateDict& state, const OptimizerFormat* format = nullptr);
+
+}  // namespace fsdp

@@ -1,0 +1,258 @@
+#include <fsdp/background_saver.h>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "checkpoint/errors.h"
+#include "checkpoint/save.h"
+#include "runtime/buffers.h"
+#include "runtime/policy.h"
+#include "watch/quiet.h"
+
+namespace fsdp {
+
+namespace detail {
+
+namespace {
+
+// A stream of the thread's own, behind what the training had issued when the save began.
+class BesideTraining {
+ public:
+  explicit BesideTraining(c10::Device device) {
+    if (!policy_of(device).has_streams) return;
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    stream_ = guard.getStreamFromGlobalPool(device);
+    reached_.emplace(device.type());
+    reached_->record(guard.getStream(device));
+  }
+  // On the thread.
+  std::unique_ptr<c10::StreamGuard> enter() {
+    if (!stream_) return nullptr;
+    reached_->block(*stream_);
+    return std::make_unique<c10::StreamGuard>(*stream_);
+  }
+
+ private:
+  std::optional<c10::Stream> stream_;
+  std::optional<c10::Event> reached_;
+};
+
+}  // namespace
+
+// Host memory for copies, used again by the next save.
+class Staging {
+ public:
+  explicit Staging(int64_t most) : most_(most) {}
+
+  // Of `flat`; undefined where there is no room.
+  at::Tensor copy(size_t index, const at::Tensor& flat) {
+    if (index >= memory_.size()) memory_.resize(index + 1);
+    at::Tensor& place = memory_[index];
+    const auto bytes = static_cast<int64_t>(flat.nbytes());
+    if (!place.defined() || place.numel() != flat.numel() || place.scalar_type() != flat.scalar_type()) {
+      if (place.defined()) bytes_ -= static_cast<int64_t>(place.nbytes());
+      place = at::Tensor();
+      if (bytes > most_ - bytes_) return {};
+      place = at::empty(flat.sizes(),
+                        at::TensorOptions().dtype(flat.scalar_type()).pinned_memory(!flat.is_cpu()));
+      bytes_ += bytes;
+    }
+    place.copy_(flat);
+    return place;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int64_t most_;
+  std::atomic<int64_t> bytes_{0};
+  std::vector<at::Tensor> memory_;
+};
+
+// One save, from its beginning on the training's thread to its end on its own.
+class BackgroundSave {
+ public:
+  BackgroundSave(FileOps& files, std::string folder, const RunState& run, Model& model,
+                 const SaveOptions& options, Staging& staging)
+      : files_(files),
+        folder_(std::move(folder)),
+        options_(options),
+        staging_(staging),
+        meeting_(model.world, "saving " + folder_, options.timeout),
+        beside_(model.world.device()) {
+    error_ = error_of([&] { snapshot_ = take_snapshot(run, model, true); });
+    for_live([&](Held&) { ++live_; });
+    thread_ = std::thread([this] { work(); });
+  }
+  ~BackgroundSave() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Returns when nothing is read any more that training may change.
+  void wait_until_copied() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return live_ == 0 || done_; });
+  }
+  bool done() const {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+  // "" or the error, once it is done.
+  std::string join() {
+    if (thread_.joinable()) thread_.join();
+    return error_;
+  }
+  const std::string& path() const { return path_; }
+  double seconds() const { return seconds_; }
+
+ private:
+  template <class Fn>
+  void for_live(Fn fn) {
+    for (std::vector<Held>* part : {&snapshot_.model, &snapshot_.state})
+      for (Held& held : *part)
+        if (held.live) fn(held);
+  }
+
+  void work() {
+    const auto start = Clock::now();
+    std::string error = error_;
+    const std::string failed = error_of([&] {
+      const Quiet quiet;
+      const auto stream = beside_.enter();
+      if (error.empty()) error = error_of([&] { stage(); });
+      path_ = write_snapshot(files_, folder_, meeting_, snapshot_, options_, error, [&](const Held& held) {
+        if (held.live) release();
+      });
+    });
+    const std::lock_guard lock(mutex_);
+    error_ = failed;
+    seconds_ = seconds_since(start);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+  void stage() {
+    size_t index = 0;
+    for_live([&](Held& held) {
+      const at::Tensor copy = staging_.copy(index++, held.flat);
+      if (!copy.defined()) return;
+      held.flat = copy;
+      held.live = false;
+      release();
+    });
+  }
+
+  void release() {
+    const std::lock_guard lock(mutex_);
+    --live_;
+    changed_.notify_all();
+  }
+
+  FileOps& files_;
+  std::string folder_;
+  SaveOptions options_;
+  Staging& staging_;
+  Meeting meeting_;
+  BesideTraining beside_;
+  Snapshot snapshot_;
+  std::string path_;
+  double seconds_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t live_ = 0;  // tensors that are read where training writes
+  bool done_ = false;
+  std::string error_;
+  std::thread thread_;
+};
+
+}  // namespace detail
+
+struct BackgroundSaver::State {
+  State(std::string folder_, const SaveOptions& options_, int64_t staging_bytes, detail::FileOps& files_)
+      : files(files_), folder(std::move(folder_)), options(options_), staging(staging_bytes) {}
+
+  // What the save in flight left; its error, or "".
+  std::string finish() {
+    if (!save) return "";
+    const std::string error = save->join();
+    stats.seconds_saving += save->seconds();
+    ++(error.empty() ? stats.saved : stats.failed);
+    if (error.empty()) last = save->path();
+    save.reset();
+    return error;
+  }
+
+  detail::FileOps& files;
+  std::string folder;
+  SaveOptions options;
+  detail::Staging staging;
+  BackgroundSaverStats stats;
+  std::string last;
+  std::shared_ptr<detail::BackgroundSave> save;
+};
+
+BackgroundSaver::BackgroundSaver(std::string folder, const SaveOptions& options, int64_t staging_bytes)
+    : BackgroundSaver(std::move(folder), options, staging_bytes, detail::posix_files()) {}
+
+BackgroundSaver::BackgroundSaver(std::string folder, const SaveOptions& options, int64_t staging_bytes,
+                                 detail::FileOps& files)
+    : state_(std::make_unique<State>(std::move(folder), options, staging_bytes, files)) {}
+
+BackgroundSaver::~BackgroundSaver() {
+  try {
+    (void)wait();
+  } catch (const std::exception& error) {
+    detail::log_warn(std::string("a checkpoint was not saved: ") + error.what());
+  }
+}
+
+std::string BackgroundSaver::wait() {
+  const std::string error = state_->finish();
+  if (error.empty()) return state_->last;
+  try {
+    detail::throw_error(error, -1);
+  } catch (const std::exception& thrown) {
+    state_->stats.last_error = thrown.what();
+    throw;
+  }
+}
+
+void BackgroundSaver::save(const RunState& run) {
+  detail::check_can_save(run);
+  detail::Model& model = detail::model_of(run.model.engine());
+  const auto called = detail::Clock::now();
+  (void)wait();
+  state_->stats.seconds_behind_save += detail::seconds_since(called);
+  const auto start = detail::Clock::now();
+  if (state_->options.average_buffers)
+    detail::sync_buffers(model.module, model.mesh.all, BufferSync::average);
+  state_->save = std::make_shared<detail::BackgroundSave>(state_->files, state_->folder, run, model,
+                                                          state_->options, state_->staging);
+  model.before_change = [save = std::weak_ptr(state_->save), stats = &state_->stats] {
+    const auto begun = detail::Clock::now();
+    const auto one = save.lock();
+    if (!one) return;
+    one->wait_until_copied();
+    stats->seconds_before_writes += detail::seconds_since(begun);
+  };
+  state_->stats.seconds_in_save += detail::seconds_since(start);
+}
+
+bool BackgroundSaver::busy() const { return state_->save && !state_->save->done(); }
+
+BackgroundSaverStats BackgroundSaver::stats() const {
+  BackgroundSaverStats stats = state_->stats;
+  stats.staging_bytes = state_->staging.bytes();
+  return stats;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,126 @@
+// State dicts of optimizers.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <fsdp/error.h>
+#include <fsdp/state_dict.h>
+
+#include "checkpoint/errors.h"
+#include "checkpoint/meeting.h"
+#include "checkpoint/optimizer_state.h"
+#include "checkpoint/state_entries.h"
+#include "transfer/gather_path.h"
+#include "watch/quiet.h"
+
+namespace fsdp {
+
+namespace detail {
+
+namespace {
+
+constexpr std::chrono::minutes kPatience{10};
+
+// A rank whose slice of a parameter is empty may have no state for it: of all ranks together, dtypes by name,
+// and for a number of steps the number.
+Json moments_of_all(const Model& model, const std::vector<Holding>& held) {
+  Json mine = Json::object();
+  for (const Holding& one : held)
+    mine[one.held.name] = {{"dtype", static_cast<int>(one.held.flat.scalar_type())},
+                           {"steps", one.held.shape.empty() ? one.held.flat.item<double>() : 0.0}};
+  Meeting meeting(model.world, "an optimizer's state dict is made", kPatience);
+  Json all = Json::object();
+  for (const std::string& text : meeting.to_0(mine.dump())) all.update(parse_json(text, "moments of a rank"));
+  return parse_json(meeting.from_0(all.dump()), "moments of all ranks");
+}
+
+// `flat`, this rank's part of a parameter, becomes all of it. Collective in the row.
+at::Tensor gathered(Model& model, const UnitParam& param, const at::Tensor& flat) {
+  const UnitRegion& region = param.region();
+  if (param.unit->ranks() == 1) return flat.view(param.place.param.shape);
+  const ShardRange own =
+      param.unit->spec.layout.range(param.place, model.mesh.shard_index(param.unit->ranks()));
+  const at::Tensor shard = at::zeros({region.spec.layout.shard_numel}, flat.options());
+  shard.narrow(0, own.in_shard, own.size).copy_(flat);
+  const at::Tensor whole = at::empty({region.spec.total()}, flat.options());
+  gather_exactly(model.mesh.row, shard, whole, std::nullopt, param.names.front());
+  return param.view_of(whole);
+}
+
+}  // namespace
+
+}  // namespace detail
+
+StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
+                               const StateDictOptions& options, const OptimizerFormat* format) {
+  TORCH_CHECK(model.training_state() == TrainingState::idle, "fsdp: a state dict inside a call of the model");
+  detail::Model& own = detail::model_of(model.engine());
+  const detail::Quiet quiet;
+  const std::vector<detail::Holding> held = detail::OptimizerState(own, optimizer, format).held_here();
+  std::map<std::string, const detail::Held*> mine;
+  for (const detail::Holding& one : held) mine[one.held.name] = &one.held;
+  StateDict state("moment");
+  if (options.type != StateDictType::full) {
+    for (const auto& [name, one] : mine)
+      state.insert(name, options.type == StateDictType::local && one->shape.size() > 0
+                             ? detail::flat_entry(one->flat, options)
+                             : detail::box_entry(*one, options));
+    return state;
+  }
+  const bool here = !options.rank0_only || own.world.rank() == 0;
+  const detail::Json all = detail::moments_of_all(own, held);
+  for (const detail::UnitParam* param : own.params) {
+    const std::string prefix = detail::moment_name(param->names.front(), "");
+    for (const auto& [name, about] : all.items()) {
+      const std::string key = name.starts_with(prefix) ? name.substr(prefix.size()) : ".";
+      if (key.find('.') != std::string::npos) continue;
+      if (key == "step") {
+        const at::Tensor steps =
+            at::full({}, about.at("steps").get<double>(), at::TensorOptions().dtype(at::kDouble));
+        if (here) state.insert(name, detail::whole_entry(steps));
+        continue;
+      }
+      const auto dtype = static_cast<at::ScalarType>(about.at("dtype").get<int>());
+      const auto found = mine.find(name);
+      const at::Tensor whole = detail::gathered(
+          own, *param,
+          found != mine.end() ? found->second->flat : at::empty({0}, param->slice.options().dtype(dtype)));
+      if (here) state.insert(name, detail::whole_entry(detail::kept(whole, options)));
+    }
+  }
+  return state;
+}
+
+void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
+                               const StateDict& state, const OptimizerFormat* format) {
+  TORCH_CHECK(model.training_state() == TrainingState::idle, "fsdp: a state dict inside a call of the model");
+  const at::NoGradGuard no_grad;
+  detail::Model& own = detail::model_of(model.engine());
+  detail::Meeting meeting(own.world, "an optimizer's state dict is loaded", detail::kPatience);
+  std::optional<detail::OptimizerState> prepared;
+  std::vector<detail::Held> holes;
+  meeting.agree(detail::error_of([&] {
+    prepared.emplace(own, optimizer, format);
+    detail::Manifest names;
+    for (const auto& item : state) {
+      if (item.value().boxes.empty()) continue;
+      const at::ScalarType dtype = item.value().boxes.front().tensor.scalar_type();
+      detail::SavedTensor& tensor = names.tensors[item.key()];
+      tensor.real_pairs = dtype == at::kComplexDouble;
+      tensor.dtype = tensor.real_pairs ? "F64" : detail::dtype_name(dtype, item.key());
+    }
+    std::vector<std::string> errors;
+    holes = prepared->prepare(
+        names, [](const std::string& name) { return name; }, errors);
+    for (const detail::Held& hole : holes)
+      if (const std::string wrong = detail::mismatch(hole, state[hole.name], false); !wrong.empty())
+        errors.push_back(wrong);
+    std::string words;
+    for (const std::string& error : errors) words += "\n  " + error;
+    if (!words.empty())
+      throw CheckpointError("the state dict does not fit the optimizer; nothing was loaded:" + words);
+  }));
+  for (const detail::Held& hole : holes) detail::fill(hole, state[hole.name]);
+  prepared->attach(detail::Json::array());
+}
+
+}  // namespace fsdp

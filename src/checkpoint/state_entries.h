@@ -1,0 +1,25 @@
+// Between what a rank holds and the entries of a state dict.
+#pragma once
+
+#include <fsdp/state_dict.h>
+
+#include <string>
+
+#include "checkpoint/held.h"
+
+namespace fsdp::detail {
+
+StateEntry whole_entry(const at::Tensor& tensor);
+// The boxes this rank holds, copied.
+StateEntry box_entry(const Held& held, const StateDictOptions& options);
+StateEntry flat_entry(const at::Tensor& flat, const StateDictOptions& options);
+
+// A copy, in host memory where the options say so.
+at::Tensor kept(const at::Tensor& tensor, const StateDictOptions& options);
+
+// Why `entry` cannot fill `held`; "" when it can. `flat`: it is this rank's run of elements as it lies in
+// memory.
+std::string mismatch(const Held& held, const StateEntry& entry, bool flat);
+void fill(const Held& held, const StateEntry& entry);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,147 @@
+// Promise: a save in the background holds the values of the moment save() was called, whatever training does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "behaviour/checkpoint_net.h"
+#include "files/file_ops.h"
+
+namespace fsdp::testing {
+namespace {
+
+// The disk at a pace that tests can set, and with errors.
+class SlowFiles final : public detail::FileOps {
+ public:
+  std::atomic<int> milliseconds{0};   // per file that is created
+  std::atomic<int> fail_creates{-1};  // this many creates go well, then the disk is full
+
+  detail::FilePtr create(const std::string& path) override {
+    if (fail_creates >= 0 && fail_creates-- == 0) throw IoError("write", path, ENOSPC);
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    return real().create(path);
+  }
+  detail::FilePtr open(const std::string& path) const override { return real().open(path); }
+  void make_folders(const std::string& path) override { real().make_folders(path); }
+  void make_folder(const std::string& path) override { real().make_folder(path); }
+  void rename(const std::string& from, const std::string& to) override { real().rename(from, to); }
+  void sync_folder(const std::string& path) override { real().sync_folder(path); }
+  void remove_file(const std::string& path) override { real().remove_file(path); }
+  void remove_folder(const std::string& path) override { real().remove_folder(path); }
+  std::vector<std::string> list(const std::string& path) const override { return real().list(path); }
+  bool exists(const std::string& path) const override { return real().exists(path); }
+  bool is_folder(const std::string& path) const override { return real().is_folder(path); }
+  std::shared_ptr<void> lock(const std::string& path) override { return real().lock(path); }
+
+ private:
+  static detail::FileOps& real() { return detail::posix_files(); }
+};
+
+template <class Optimizer, class Options>
+struct Training {
+  Training(const World& world, const Options& options)
+      : model(fully_shard(world, std::make_shared<MixedNet>(), mixed_options())),
+        optimizer(model.parameters(), options) {}
+  void step(const World& world, int64_t number) {
+    model(model.module().batch(number * world.size() + world.rank())).backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    const at::NoGradGuard no_grad;
+    model.module().counter.add_(1);  // buffers may change at any time
+  }
+  RunState run(int64_t step) { return {.model = model, .optimizer = &optimizer, .step = step}; }
+
+  Sharded<MixedNet> model;
+  Optimizer optimizer;
+};
+
+// What a background save holds is what a save at that moment does, though training went on at once.
+template <class Optimizer, class Options>
+void check_moment(const Options& options, int64_t staging) {
+  const TempFolder folder;
+  SlowFiles files;
+  files.milliseconds = 30;
+  for (const int ranks : {1, 3}) {
+    const std::string name = std::to_string(ranks);
+    run_ranks(ranks, [&](World& world) {
+      Training<Optimizer, Options> training(world, options);
+      for (int64_t step = 0; step < 2; ++step) training.step(world, step);
+      save(folder / ("now" + name), training.run(2));
+      BackgroundSaver saver(folder / ("later" + name), {}, staging, files);
+      saver.save(training.run(2));
+      for (int64_t step = 2; step < 5; ++step) training.step(world, step);
+      saver.wait();
+    });
+    EXPECT_EQ(
+        difference(read_checkpoint(folder / ("later" + name)), read_checkpoint(folder / ("now" + name))), "")
+        << ranks << " ranks";
+  }
+}
+
+TEST(BackgroundSaver, HoldsTheMomentOfTheCall) { check_moment<AdamW>(AdamWOptions(1e-2), INT64_MAX); }
+TEST(BackgroundSaver, HoldsItWithoutRoomForCopies) { check_moment<AdamW>(AdamWOptions(1e-2), 0); }
+TEST(BackgroundSaver, HoldsItWithRoomForSomeCopies) { check_moment<AdamW>(AdamWOptions(1e-2), 4000); }
+TEST(BackgroundSaver, HoldsItWithAStockOptimizer) {
+  check_moment<torch::optim::AdamW>(AdamWOptions(1e-2), INT64_MAX);
+  check_moment<torch::optim::SGD>(torch::optim::SGDOptions(1e-2).momentum(0.9), 0);
+}
+
+TEST(BackgroundSaver, ReturnsBeforeTheDiskIsDone) {
+  const TempFolder folder;
+  SlowFiles files;
+  files.milliseconds = 200;
+  run_ranks(2, [&](World& world) {
+    Training<AdamW, AdamWOptions> training(world, AdamWOptions(1e-2));
+    training.step(world, 0);
+    BackgroundSaver saver(folder / "run", {}, INT64_MAX, files);
+    saver.save(training.run(1));
+    require(saver.busy(), "it is not done at once");
+    training.step(world, 1);
+    require(saver.busy(), "a step need not wait for the disk");
+    require(!has_checkpoint(folder / "run"), "nothing is there yet");
+    saver.save(training.run(2));  // waits for the one before: two never overlap
+    require(saver.stats().seconds_behind_save > 0.2, "back-pressure is told");
+    const std::string path = saver.wait();
+    require(path == folder / "run/step-00000002", path);
+    const BackgroundSaverStats stats = saver.stats();
+    require(stats.saved == 2 && stats.failed == 0 && stats.staging_bytes > 0, "statistics");
+  });
+}
+
+TEST(BackgroundSaver, AFailureIsToldByTheNextCallAndTrainingGoesOn) {
+  const TempFolder folder;
+  SlowFiles files;
+  run_ranks(2, [&](World& world) {
+    Training<AdamW, AdamWOptions> training(world, AdamWOptions(1e-2));
+    BackgroundSaver saver(folder / "run", {}, INT64_MAX, files);
+    training.step(world, 0);
+    saver.save(training.run(1));
+    saver.wait();
+    Comm::create(world).barrier();
+    if (world.rank() == 0) files.fail_creates = 1;
+    Comm::create(world).barrier();
+    saver.save(training.run(2));
+    training.step(world, 1);
+    std::string words;
+    try {
+      saver.save(training.run(3));
+    } catch (const IoError& error) {
+      words = error.what();
+      require(error.code() == ENOSPC, "the reason");
+    }
+    require_words(words, "No space left");
+    require(saver.stats().failed == 1 && saver.stats().last_error == words, "statistics");
+    training.step(world, 2);
+    saver.save(training.run(4));
+    require(saver.wait() == folder / "run/step-00000004", "the next one is saved");
+    RunState run = training.run(0);
+    load(folder / "run/step-00000001", run);
+    require(run.step == 1, "the one before is whole");
+  });
+  EXPECT_THAT(detail::posix_files().list(folder / "run"),
+              ::testing::ElementsAre(".lock", "latest", "step-00000001", "step-00000004"));
+}
+
+}  // namespace
+}  // namespace fsdp::testing
