@@ -25,13 +25,10 @@ std::optional<RunFolder::Entry> parse_name(const std::string& name) {
   if (!name.starts_with("step-") || name.size() > 40) return std::nullopt;
   RunFolder::Entry entry{.name = name, .step = 0, .generation = 0};
   const char* end = name.data() + name.size();
-  auto [at, error] = std::from_chars(name.data() + 5, end, entry.step);
-  if (error == std::errc() && at != end && *at == '.')
-    std::tie(at, error) = [&] {
-      const auto result = std::from_chars(at + 1, end, entry.generation);
-      return std::pair(result.ptr, result.ec);
-    }();
-  const bool counted = error == std::errc() && entry.generation < INT32_MAX;
+  std::from_chars_result parsed = std::from_chars(name.data() + 5, end, entry.step);
+  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '.')
+    parsed = std::from_chars(parsed.ptr + 1, end, entry.generation);
+  const bool counted = parsed.ec == std::errc() && entry.generation < INT32_MAX;
   const bool ours = counted && step_name(entry.step, entry.generation) == name;
   return ours ? std::optional(entry) : std::nullopt;
 }
