@@ -53,6 +53,7 @@ std::vector<Scenario> scenarios() {
     all.push_back(
         {.name = "one is retired" + ranks, .before = {{.step = 0, .seed = 3}, one}, .save = retiring});
     all.push_back({.name = "an earlier step" + ranks, .before = {{.step = 9, .seed = 3}}, .save = retiring});
+    all.push_back({.name = "after going back" + ranks, .before = {{.step = 9, .seed = 3}, one}, .save = two});
     all.push_back({.name = "the first" + ranks, .before = {}, .save = two, .folder = "/runs/new/run"});
   }
   return all;
