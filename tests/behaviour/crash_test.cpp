@@ -254,7 +254,6 @@ std::string state_of(const SimFiles& disk) {
 }
 
 TEST(Crash, ALossOfPowerLeavesTheOldOrTheNewCheckpoint) {
-  const int seeds = repeats(8, 24);
   Sample sampled(10);
   int losses = 0;
   std::set<std::string> states;
@@ -266,7 +265,7 @@ TEST(Crash, ALossOfPowerLeavesTheOldOrTheNewCheckpoint) {
       prepare(disk, "", scenario);
       disk.sync_folder("/");
       if (!stopped_at(disk, scenario.folder, scenario.save, point)) continue;
-      for (int i = 0; i < seeds; ++i) {
+      for (int i = 0; i < repeats(small ? 32 : 4, 32); ++i) {
         const auto seed = static_cast<unsigned>(losses);
         SCOPED_TRACE(scenario.name + ", power lost " + to_text(point) + ", seed " + std::to_string(seed));
         SimFiles after = disk;
