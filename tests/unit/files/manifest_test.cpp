@@ -263,6 +263,8 @@ TEST(Manifest, BoxesThatDoNotCoverTheirTensorAreRefused) {
   expect_boxes(tensor("U8", {4}, {box(0, 0, {0}, {2}), box(0, 0, {3}, {1})}), covered);
   expect_boxes(tensor("U8", {4}, {box(0, 0, {0}, {3}), box(0, 0, {2}, {2})}), covered);
   expect_boxes(tensor("U8", {4}, {box(0, 0, {0}, {4}), box(0, 0, {0}, {4})}), covered);
+  expect_boxes(tensor("U8", {4}, {box(0, 0, {0}, {2}), box(0, 0, {0}, {2})}), covered);
+  expect_boxes(tensor("U8", {4}, {box(0, 0, {0}, {2}), box(0, 0, {1}, {2})}), covered);
   expect_boxes(tensor("U8", {}, {box(0, 0, {}, {}), box(0, 0, {}, {})}), covered);
   expect_boxes(tensor("U8", {2, 2}, {box(0, 0, {0, 0}, {2, 1}), box(0, 0, {0, 1}, {2, 1})}), run);
   expect_boxes(tensor("U8", {2, 2, 2}, {box(0, 0, {0, 0, 0}, {2, 1, 2})}), run);
