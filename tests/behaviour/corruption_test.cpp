@@ -26,9 +26,9 @@ namespace {
 std::atomic<int64_t> live_bytes{0};
 std::atomic<int64_t> most_bytes{0};
 
-void* counted(size_t bytes) {
+void* counted(size_t bytes) noexcept {
   void* memory = std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) return nullptr;
   const int64_t now = live_bytes += static_cast<int64_t>(::malloc_usable_size(memory));
   if (now > most_bytes) most_bytes = now;
   return memory;
@@ -41,8 +41,13 @@ void uncounted(void* memory) noexcept {
 
 }  // namespace
 
-void* operator new(size_t bytes) { return counted(bytes); }
-void* operator new[](size_t bytes) { return counted(bytes); }
+void* operator new(size_t bytes) {
+  if (void* memory = counted(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new[](size_t bytes) { return operator new(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return counted(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return counted(bytes); }
 void operator delete(void* memory) noexcept { uncounted(memory); }
 void operator delete[](void* memory) noexcept { uncounted(memory); }
 void operator delete(void* memory, size_t /*bytes*/) noexcept { uncounted(memory); }
