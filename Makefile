@@ -88,6 +88,21 @@ test-tsan-comm: setup ## Run the tests of comm and plan under the thread sanitiz
 	@$(call configure_and_build,tsan)
 	$(ctest_tsan) -R '^(unit[.](comm|nccl|plan)|conformance[.](Local|Shm)|behaviour[.](comm_faults|slots))'
 
+# Of the format version that is not released yet: what older versions wrote is kept.
+.PHONY: checkpoint-corpus
+checkpoint-corpus: ## Write the checkpoint that tests keep of the current format version again
+	@$(MAKE) --no-print-directory build TARGET=write_checkpoint
+	rm -rf tests/corpus/checkpoint-v1
+	build/$(PRESET)/bin/write_checkpoint tests/corpus/checkpoint-v1
+
+# libFuzzer comes with clang.
+.PHONY: fuzz-files
+fuzz-files: ## Fuzz the parsers of checkpoint files with clang's libFuzzer, FUZZ_SECONDS=600 each
+	@scripts/setup clang-14=clang++-14
+	@$(CMAKE) -S tests/fuzz_files -B build/fuzz-files -DCMAKE_CXX_COMPILER=clang++-14 >/dev/null
+	@$(CMAKE) --build build/fuzz-files -j $(JOBS)
+	@tests/fuzz_files/run
+
 .PHONY: bench
 bench: build ## Run a benchmark: make bench BENCH=comm
 	bench/run $(BENCH)

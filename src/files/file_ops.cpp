@@ -25,7 +25,7 @@ void write_text(FileOps& files, const std::string& path, const std::string& text
 
 void remove_tree(FileOps& files, const std::string& path) {
   if (!files.exists(path)) return;
-  if (!files.is_folder(path)) return files.remove_file(path);
+  if (files.is_link(path) || !files.is_folder(path)) return files.remove_file(path);
   for (const std::string& name : files.list(path)) remove_tree(files, path + "/" + name);
   files.remove_folder(path);
 }

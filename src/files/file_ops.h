@@ -51,8 +51,10 @@ class FileOps {
   virtual void remove_folder(const std::string& path) = 0;
   // Names in a folder, sorted, without "." and "..".
   virtual std::vector<std::string> list(const std::string& path) const = 0;
+  // A link is there even if what it leads to is not; it is a folder if it leads to one.
   virtual bool exists(const std::string& path) const = 0;
   virtual bool is_folder(const std::string& path) const = 0;
+  virtual bool is_link(const std::string& /*path*/) const { return false; }
   // Locks the file at `path`, made where it does not exist, until what is returned is destroyed or the
   // process ends. Null: another holds it.
   virtual std::shared_ptr<void> lock(const std::string& path) = 0;
@@ -64,7 +66,7 @@ FileOps& posix_files();
 std::string read_text(const FileOps& files, const std::string& path, int64_t most);
 // A new file with this text, synced.
 void write_text(FileOps& files, const std::string& path, const std::string& text);
-// A folder with what is in it. What is gone already is no error.
+// A folder with what is in it, but not what links lead to. What is gone already is no error.
 void remove_tree(FileOps& files, const std::string& path);
 
 }  // namespace fsdp::detail

@@ -10,25 +10,33 @@ namespace fsdp::detail {
 
 namespace {
 
-// `text` for an error message: short, and printable.
-std::string shortened(std::string text) {
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  for (char& c : text)
-    if (c < ' ' || c > '~') c = '?';
-  return text;
-}
-
 int64_t integer_of(const Json& value, const std::string& where, int64_t least, int64_t most) {
   const bool fits = value.is_number_integer() && (!value.is_number_unsigned() ||
                                                   value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
   if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > most)
     throw CheckpointError(where + " is " +
-                          shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace)) +
+                          printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)) +
                           ", not an integer that is possible there");
   return value.get<int64_t>();
 }
 
 }  // namespace
+
+std::string printable(std::string_view text) {
+  constexpr size_t kMost = 120;
+  std::string shown(text.substr(0, kMost));
+  for (char& c : shown)
+    if (c < ' ' || c > '~') c = '?';
+  return text.size() > kMost ? shown + "..." : shown;
+}
+
+std::string json_text(const Json& value, const std::string& where) {
+  try {
+    return value.dump();
+  } catch (const Json::exception& error) {
+    throw CheckpointError(where + " cannot be written as JSON: " + printable(error.what()));
+  }
+}
 
 Json parse_json(std::string_view text, const std::string& where, int depth) {
   std::vector<std::set<std::string>> keys;
@@ -37,14 +45,14 @@ Json parse_json(std::string_view text, const std::string& where, int depth) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get_ref<std::string&>()).second)
-      throw CheckpointError(where + ": the key '" + shortened(value.get_ref<std::string&>()) +
+      throw CheckpointError(where + ": the key '" + printable(value.get_ref<std::string&>()) +
                             "' is there twice");
     return true;
   };
   try {
     return Json::parse(text, look);
   } catch (const Json::exception& error) {
-    throw CheckpointError(where + " is not JSON: " + shortened(error.what()));
+    throw CheckpointError(where + " is not JSON: " + printable(error.what()));
   }
 }
 

@@ -11,6 +11,12 @@ namespace fsdp::detail {
 
 using Json = nlohmann::json;
 
+// `text` as a message shows it: short, and printable.
+std::string printable(std::string_view text);
+
+// As text. Throws CheckpointError, which begins with `where`, if a string of it is not UTF-8.
+std::string json_text(const Json& value, const std::string& where);
+
 // Throws CheckpointError, which begins with `where`, for what is no JSON, names a key twice in one object or
 // nests deeper than `depth`.
 Json parse_json(std::string_view text, const std::string& where, int depth = 16);

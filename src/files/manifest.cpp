@@ -14,6 +14,7 @@ namespace {
 constexpr std::string_view kCheckKey = "\"check\": \"";
 constexpr std::string_view kCheckEnd = "\"\n}\n";
 constexpr int64_t kMostDimensions = 64;
+constexpr int kMostNesting = 16;
 
 Json to_json(const SavedFile& file) {
   std::string blocks;
@@ -38,8 +39,7 @@ SavedFile parse_file(const Json& value, const std::string& where) {
                  .data_bytes = object.integer("data_bytes", 0, int64_t{1} << 60),
                  .header = hash_of(object.text("header"), object),
                  .blocks = {}};
-  if (!is_plain_name(file.name))
-    object.fail("'" + file.name.substr(0, 80) + "' is not the name of a file here");
+  if (!is_plain_name(file.name)) object.fail("'" + printable(file.name) + "' is not the name of a file here");
   const std::string blocks = object.text("blocks");
   const auto expected = static_cast<size_t>((file.data_bytes + kBlockBytes - 1) / kBlockBytes);
   if (blocks.size() % kHashDigits != 0 || blocks.size() / kHashDigits != expected)
@@ -93,7 +93,7 @@ SavedTensor parse_tensor(const Json& value, const std::string& where) {
 
 void check_shape(const SavedTensor& tensor, const std::string& where) {
   const int64_t bytes = dtype_bytes(tensor.dtype);
-  if (bytes == 0) throw CheckpointError(where + ": unknown dtype '" + tensor.dtype.substr(0, 20) + "'");
+  if (bytes == 0) throw CheckpointError(where + ": unknown dtype '" + printable(tensor.dtype) + "'");
   if (checked_numel(tensor.shape, where) > INT64_MAX / bytes) throw CheckpointError(where + " is too large");
   if (tensor.real_pairs && (tensor.dtype != "F64" || tensor.shape.empty() || tensor.shape.back() != 2))
     throw CheckpointError(where + " is no complex128: pairs of F64 are expected");
@@ -149,7 +149,7 @@ void check_boxes(const SavedTensor& tensor, const std::vector<SavedFile>& files,
       throw CheckpointError(where + ": a box lies in a file that is not there");
     const bool empty = numel == 0;
     if (!empty) runs.push_back(run_of(in_order(saved.box, tensor.order), shape, where));
-    if (empty && saved.box.extent != tensor.shape)
+    if (empty && saved.box != Box{.start = std::vector<int64_t>(tensor.shape.size()), .extent = tensor.shape})
       throw CheckpointError(where + ": a box lies outside of it");
     const int64_t box_bytes = empty ? 0 : runs.back().numel * bytes;
     const int64_t data_bytes = files[static_cast<size_t>(saved.file)].data_bytes;
@@ -165,6 +165,12 @@ void check_boxes(const SavedTensor& tensor, const std::vector<SavedFile>& files,
   if (at != numel || (numel == 0 && tensor.boxes.size() != 1))
     throw CheckpointError(where + " is not covered: its boxes hold " + std::to_string(at) + " of " +
                           std::to_string(numel) + " elements");
+}
+
+// What is read back must be what was saved: numbers are finite, strings UTF-8, and nesting is not too deep.
+void check_run(const Json& run, const std::string& where) {
+  if (parse_json(json_text(run, where), where, kMostNesting - 1) != run)
+    throw CheckpointError(where + " holds a number that is not finite, which JSON has no word for");
 }
 
 }  // namespace
@@ -190,7 +196,7 @@ void Manifest::add_part(const Json& part, const std::string& where) {
   if (!object.at("files").is_array()) object.fail("'files' is not a list");
   for (const Json& file : object.at("files")) files.push_back(parse_file(file, where + ", a file"));
   for (const auto& [name, value] : object.object("tensors").json().items()) {
-    SavedTensor tensor = parse_tensor(value, where + ", tensor '" + name + "'");
+    SavedTensor tensor = parse_tensor(value, where + ", tensor '" + printable(name) + "'");
     for (SavedBox& box : tensor.boxes) {
       if (box.file > INT32_MAX - first) object.fail("a box lies in a file that is not there");
       box.file += first;
@@ -198,12 +204,15 @@ void Manifest::add_part(const Json& part, const std::string& where) {
     const auto [known, fresh] = tensors.try_emplace(name, tensor);
     if (fresh) continue;
     SavedTensor& old = known->second;
-    if (std::tie(old.dtype, old.shape, old.order) != std::tie(tensor.dtype, tensor.shape, tensor.order))
-      object.fail("tensor '" + name + "' has another dtype or shape than on other ranks");
+    if (std::tie(old.dtype, old.shape, old.order, old.real_pairs) !=
+        std::tie(tensor.dtype, tensor.shape, tensor.order, tensor.real_pairs))
+      object.fail("tensor '" + printable(name) + "' has another dtype or shape than on other ranks");
     old.boxes.insert(old.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
   }
   const JsonObject names = object.object("aliases");
-  for (const auto& [alias, name] : names.json().items()) aliases[alias] = names.text(alias);
+  for (const auto& [alias, name] : names.json().items())
+    if (aliases.try_emplace(alias, names.text(alias)).first->second != names.text(alias))
+      object.fail("'" + printable(alias) + "' is another name of another tensor than on other ranks");
   run.update(object.object("run").json());
 }
 
@@ -214,20 +223,21 @@ void Manifest::check(const std::string& where) const {
   if (std::adjacent_find(names.begin(), names.end()) != names.end())
     throw CheckpointError(where + ": a file is there twice");
   for (const auto& [name, tensor] : tensors) {
-    const std::string which = where + ", tensor '" + name + "'";
+    const std::string which = where + ", tensor '" + printable(name) + "'";
     check_shape(tensor, which);
     check_boxes(tensor, files, which);
   }
   for (const auto& [alias, name] : aliases)
     if (!tensors.contains(name) || tensors.contains(alias))
-      throw CheckpointError(where + ": '" + alias + "' is no other name of a tensor that is here");
+      throw CheckpointError(where + ": '" + printable(alias) + "' is no other name of a tensor that is here");
+  check_run(run, where + ", 'run'");
 }
 
 std::string Manifest::to_text() const {
   const Json all = part();
   std::string text = "{\n";
   const auto line = [&](const char* key, const Json& value) {
-    text += Json(key).dump() + ": " + value.dump() + ",\n";
+    text += Json(key).dump() + ": " + json_text(value, std::string("'") + key + "' of a manifest") + ",\n";
   };
   line("format", kFormatVersion);
   line("id", id);
@@ -250,7 +260,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& where) {
   const auto expected = hash_from_hex(text.substr(hashed, kHashDigits));
   if (!expected || hash128(text.substr(0, hashed)) != *expected)
     throw CheckpointError(where + " is damaged: it does not have the hash it ends with");
-  const Json json = parse_json(text, where);
+  const Json json = parse_json(text, where, kMostNesting);
   const JsonObject object(json, where);
   const int64_t version = object.integer("format");
   if (version < 1 || version > kFormatVersion)

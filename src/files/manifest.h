@@ -63,7 +63,8 @@ struct Manifest {
 
   bool operator==(const Manifest&) const = default;
 
-  // The whole file, which ends with a hash of the rest.
+  // The whole file, which ends with a hash of the rest. Throws CheckpointError for strings that are not
+  // UTF-8.
   std::string to_text() const;
   // Throws CheckpointError, which begins with `where`, unless all of it is sound: the hash, the version,
   // every name and number, and that the boxes of each tensor cover it.

@@ -132,8 +132,11 @@ class PosixFiles final : public FileOps {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
     if (!folder) throw IoError("list", path, errno);
     std::vector<std::string> names;
-    errno = 0;
-    while (const dirent* entry = ::readdir(folder.get())) {
+    const auto next = [&] {
+      errno = 0;
+      return ::readdir(folder.get());
+    };
+    while (const dirent* entry = next()) {
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);
     }
@@ -142,9 +145,9 @@ class PosixFiles final : public FileOps {
     return names;
   }
 
-  // A link counts as itself, so that removing a tree never leaves it.
-  bool exists(const std::string& path) const override { return mode(path) != 0; }
-  bool is_folder(const std::string& path) const override { return S_ISDIR(mode(path)); }
+  bool exists(const std::string& path) const override { return mode(path, &::lstat) != 0; }
+  bool is_folder(const std::string& path) const override { return S_ISDIR(mode(path, &::stat)); }
+  bool is_link(const std::string& path) const override { return S_ISLNK(mode(path, &::lstat)); }
 
   std::shared_ptr<void> lock(const std::string& path) override {
     auto fd = std::make_shared<Fd>(open_fd(path, O_RDWR | O_CREAT, "open"));
@@ -159,9 +162,10 @@ class PosixFiles final : public FileOps {
   static void make_missing(const std::string& path) {
     if (::mkdir(path.c_str(), 0755) < 0 && errno != EEXIST) throw IoError("make folder", path, errno);
   }
-  static mode_t mode(const std::string& path) {
+  using Look = int (*)(const char*, struct stat*);
+  static mode_t mode(const std::string& path, Look look) {
     struct stat status {};
-    if (::lstat(path.c_str(), &status) == 0) return status.st_mode;
+    if (look(path.c_str(), &status) == 0) return status.st_mode;
     if (errno == ENOENT || errno == ENOTDIR) return 0;
     throw IoError("look at", path, errno);
   }

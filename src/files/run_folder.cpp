@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace fsdp::detail {
 
@@ -24,20 +25,28 @@ std::optional<RunFolder::Entry> parse_name(const std::string& name) {
   if (!name.starts_with("step-") || name.size() > 40) return std::nullopt;
   RunFolder::Entry entry{.name = name, .step = 0, .generation = 0};
   const char* end = name.data() + name.size();
-  auto [at, error] = std::from_chars(name.data() + 5, end, entry.step);
-  if (error == std::errc() && at != end && *at == '.')
-    std::tie(at, error) = [&] {
-      const auto result = std::from_chars(at + 1, end, entry.generation);
-      return std::pair(result.ptr, result.ec);
-    }();
-  const bool ours = error == std::errc() && step_name(entry.step, entry.generation) == name;
+  std::from_chars_result parsed = std::from_chars(name.data() + 5, end, entry.step);
+  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '.')
+    parsed = std::from_chars(parsed.ptr + 1, end, entry.generation);
+  const bool counted = parsed.ec == std::errc() && entry.generation < INT32_MAX;
+  const bool ours = counted && step_name(entry.step, entry.generation) == name;
   return ours ? std::optional(entry) : std::nullopt;
 }
 
 std::string parent_of(const std::string& path) {
-  const size_t slash = path.find_last_of('/');
+  const size_t name_end = path.find_last_not_of('/');
+  const size_t slash = name_end == std::string::npos ? 0 : path.find_last_of('/', name_end);
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// A folder and those above it, where they do not exist, whose names survive a loss of power.
+void make_lasting_folders(FileOps& files, const std::string& path) {
+  if (files.is_folder(path)) return;
+  const std::string parent = parent_of(path);
+  if (parent != path) make_lasting_folders(files, parent);
+  files.make_folders(path);
+  files.sync_folder(parent);
 }
 
 }  // namespace
@@ -63,15 +72,17 @@ std::optional<RunFolder::Entry> RunFolder::latest() const {
 }
 
 std::shared_ptr<void> RunFolder::lock() {
-  files_.make_folders(path_);
+  make_lasting_folders(files_, path_);
   return files_.lock(at(".lock"));
 }
 
 std::string RunFolder::begin(int64_t step, const std::string& id) {
-  files_.make_folders(path_);
+  make_lasting_folders(files_, path_);
   files_.sync_folder(parent_of(path_));
-  for (const std::string& name : files_.list(path_))
-    if (name.starts_with(kBegun) || name.starts_with(kRetired)) remove_tree(files_, at(name));
+  std::vector<std::string> left = files_.list(path_);
+  std::erase_if(
+      left, [](const std::string& name) { return !name.starts_with(kBegun) && !name.starts_with(kRetired); });
+  remove_hidden(left);
   const std::string folder = at(kBegun + std::to_string(step) + "-" + id);
   files_.make_folder(folder);
   return folder;
@@ -80,8 +91,10 @@ std::string RunFolder::begin(int64_t step, const std::string& id) {
 std::string RunFolder::commit(const std::string& begun, int64_t step, const std::string& manifest) {
   write_text(files_, begun + "/" + kManifestName, manifest);
   files_.sync_folder(begun);
-  int generation = 0;
-  while (files_.exists(at(step_name(step, generation)))) ++generation;
+  int generation = 0;  // after every one there is, also those that have no manifest
+  for (const std::string& other : files_.list(path_))
+    if (const auto entry = parse_name(other); entry && entry->step == step)
+      generation = std::max(generation, entry->generation + 1);
   const std::string name = step_name(step, generation);
   files_.rename(begun, at(name));
   files_.sync_folder(path_);
@@ -97,23 +110,32 @@ void RunFolder::replace_latest(const std::string& name) {
   files_.sync_folder(path_);
 }
 
+void RunFolder::remove_hidden(const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  // The renames that hid them last before they lose a file: none comes back under its old name, but damaged.
+  files_.sync_folder(path_);
+  for (const std::string& name : names) remove_tree(files_, at(name));
+}
+
 void RunFolder::retire(const std::string& newest, int64_t keep_last, int64_t keep_every) {
-  if (keep_last <= 0) return;
   const auto last = parse_name(newest);
+  if (keep_last <= 0 || !last) return;
   const auto latest_now = latest();
   std::vector<Entry> older = entries();
-  std::erase_if(older, [&](const Entry& one) { return !last || !(one < *last); });
-  // Of a step that was saved again, only the last generation counts.
-  std::vector<Entry> kept;
+  std::erase_if(older, [&](const Entry& one) { return !(one < *last); });
+  std::vector<std::string> hidden;
+  int64_t recent = 1;
+  int64_t above = last->step;
   for (auto one = older.rbegin(); one != older.rend(); ++one) {
-    const bool again = one->step == last->step || (!kept.empty() && kept.back().step == one->step);
+    // Of a step that was saved again, only the last generation counts.
+    const bool again = std::exchange(above, one->step) == one->step;
     const bool marked = keep_every > 0 && one->step % keep_every == 0;
-    const bool recent = static_cast<int64_t>(kept.size()) < keep_last - 1;
-    if (!again && recent) kept.push_back(*one);
-    if ((!again && (recent || marked)) || (latest_now && *latest_now == *one)) continue;
-    files_.rename(at(one->name), at(kRetired + one->name));
-    remove_tree(files_, at(kRetired + one->name));
+    const bool kept = !again && (recent++ < keep_last || marked);
+    if (kept || (latest_now && *latest_now == *one)) continue;
+    hidden.push_back(kRetired + one->name);
+    files_.rename(at(one->name), at(hidden.back()));
   }
+  remove_hidden(hidden);
 }
 
 OpenCheckpoint find_checkpoint(FileOps& files, const std::string& path) {

@@ -18,8 +18,9 @@ namespace fsdp::detail {
 // folder is synced. `latest`, a file with that name, is replaced after that in the same way, by a rename. So
 // a process or a machine that stops at any point leaves `latest` with the old checkpoint or the new one, and
 // both are whole. Nothing that was committed is ever written to: a step that is saved again gets another
-// generation (step-00000100.1). What is superseded is renamed out of readers' sight before it is deleted.
-// Folders with a dot that a stopped process left are deleted by the next save, which holds the lock.
+// generation (step-00000100.1). What is superseded is renamed out of readers' sight, and that rename synced,
+// before it is deleted. Folders with a dot that a stopped process left are deleted by the next save, which
+// holds the lock.
 class RunFolder {
  public:
   struct Entry {
@@ -54,6 +55,8 @@ class RunFolder {
  private:
   std::string at(const std::string& name) const { return path_ + "/" + name; }
   void replace_latest(const std::string& name);
+  // Deletes folders and files that readers do not look at.
+  void remove_hidden(const std::vector<std::string>& names);
 
   FileOps& files_;
   std::string path_;

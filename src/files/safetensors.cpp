@@ -25,8 +25,10 @@ int64_t header_length(std::string_view start) {
   return length > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(length);
 }
 
-// What else a file might be, by its first bytes.
+// What else a file might be, by its first bytes. The length of a header may begin as a pickle does, but the
+// header itself begins with a brace.
 std::string other_format(std::string_view start) {
+  if (start.size() > 8 && start[8] == '{') return "";
   if (start.starts_with("PK\x03\x04"))
     return "it is a zip archive, as torch::save and torch.save write them (a TorchScript model, a state "
            "dict). Such files may run code when read, so they are never opened here: load it in Python and "
@@ -38,7 +40,7 @@ std::string other_format(std::string_view start) {
 }
 
 SafetensorsEntry parse_entry(const std::string& name, const Json& value, const std::string& where) {
-  const JsonObject entry(value, where + ", tensor '" + name + "'");
+  const JsonObject entry(value, where + ", tensor '" + printable(name) + "'");
   SafetensorsEntry result{
       .name = name, .dtype = entry.text("dtype"), .shape = entry.integers("shape", 0), .begin = 0, .end = 0};
   const std::vector<int64_t> offsets = entry.integers("data_offsets", 0);
@@ -47,7 +49,7 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& value, const s
   result.begin = offsets[0];
   result.end = offsets[1];
   const int64_t bytes = dtype_bytes(result.dtype);
-  if (bytes == 0) entry.fail("unknown dtype '" + result.dtype.substr(0, 20) + "'");
+  if (bytes == 0) entry.fail("unknown dtype '" + printable(result.dtype) + "'");
   const int64_t numel = checked_numel(result.shape, entry.where());
   if (numel > INT64_MAX / bytes || numel * bytes != result.end - result.begin)
     entry.fail("dtype and shape do not make up its " + std::to_string(result.end - result.begin) + " bytes");
@@ -99,7 +101,7 @@ std::string make_safetensors_header(const std::vector<SafetensorsEntry>& tensors
   if (!metadata.empty()) header[kMetadata] = metadata;
   for (const SafetensorsEntry& one : tensors)
     header[one.name] = {{"dtype", one.dtype}, {"shape", one.shape}, {"data_offsets", {one.begin, one.end}}};
-  std::string json = header.dump();
+  std::string json = json_text(header, "the header of a safetensors file");
   const size_t unit = static_cast<size_t>(align);
   json.resize((json.size() + 8 + unit - 1) / unit * unit - 8, ' ');
   const uint64_t length = json.size();
@@ -132,7 +134,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view start, int64_t file_
   });
   int64_t at = 0;
   for (const SafetensorsEntry& one : header.tensors) {
-    if (one.begin != at) object.fail("tensor '" + one.name + "' does not begin where the one before it ends");
+    if (one.begin != at)
+      object.fail("tensor '" + printable(one.name) + "' does not begin where the one before it ends");
     at = one.end;
   }
   if (at != file_bytes - header.bytes)
@@ -143,11 +146,11 @@ SafetensorsHeader parse_safetensors_header(std::string_view start, int64_t file_
 
 SafetensorsHeader read_safetensors_header(const OpenFile& file, const std::string& path) {
   const int64_t size = file.size();
-  std::string start(static_cast<size_t>(std::min<int64_t>(size, 8)), '\0');
+  std::string start(static_cast<size_t>(std::min<int64_t>(size, 9)), '\0');
   file.read(std::as_writable_bytes(std::span(start)), 0);
   if (const std::string other = other_format(start); !other.empty())
     throw CheckpointError(path + ": " + other);
-  if (start.size() == 8) {
+  if (start.size() >= 8) {
     const int64_t length = std::min({header_length(start), size - 8, kMostHeaderBytes});
     start.resize(static_cast<size_t>(8 + length));
     file.read(std::as_writable_bytes(std::span(start).subspan(8)), 8);

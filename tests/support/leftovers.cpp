@@ -11,9 +11,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Other tests that run at the same time may have folders there: TempFolder.
 void add_files(const char* folder, std::set<std::string>& found) {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) found.insert(entry.path().string());
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (!entry.path().filename().string().starts_with("fsdp-test-")) found.insert(entry.path().string());
 }
 
 // Memory files of ours that some process has open or mapped.

@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 #include <exception>
-#include <iostream>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -115,18 +114,6 @@ ScopedEnv::~ScopedEnv() {
   } else {
     ::unsetenv(name_.c_str());
   }
-}
-
-int repeats(int sample, int full) {
-  const char* asked = std::getenv("FSDP_LONG");
-  return asked != nullptr && std::string(asked) == "1" ? full : sample;
-}
-
-unsigned seed() {
-  const char* asked = std::getenv("FSDP_SEED");
-  const unsigned value = asked != nullptr ? static_cast<unsigned>(std::strtoul(asked, nullptr, 10)) : 1;
-  std::cout << "seed " << value << " (set FSDP_SEED to change it)\n";
-  return value;
 }
 
 }  // namespace fsdp::testing

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "launch/rank_processes.h"
+#include "support/repeats.h"  // IWYU pragma: export
 
 namespace fsdp::testing {
 
@@ -53,10 +54,5 @@ class ScopedEnv {
   bool had_ = false;
   std::string old_;
 };
-
-// How often a randomised test repeats: `full` under FSDP_LONG=1 (make test-long), `sample` otherwise.
-int repeats(int sample, int full);
-// Seed of randomised tests: FSDP_SEED, or 1. Printed, so that a failure can be repeated.
-unsigned seed();
 
 }  // namespace fsdp::testing

@@ -1,0 +1,10 @@
+// The libFuzzer program of the parser of safetensors' headers.
+#include <cstddef>
+#include <cstdint>
+
+#include "fuzz_files/parsers.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fsdp::testing::fuzz_safetensors({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
