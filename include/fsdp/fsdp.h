@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fsdp/capture.h>
+#include <fsdp/checkpoint_files.h>
 #include <fsdp/codec.h>
 #include <fsdp/comm.h>
 #include <fsdp/error.h>
