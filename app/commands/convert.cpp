@@ -40,9 +40,8 @@ int report(const ConvertedModel& made, bool json) {
                {"files", made.files}});
     return kOk;
   }
-  print(printable(made.folder) + ": " + made.model_type + ", " + std::to_string(made.tensors) + " tensors, " +
-        size_text(made.bytes) + " in " + std::to_string(made.files.size()) +
-        (made.files.size() == 1 ? " file\n" : " files\n"));
+  print(printable(made.folder) + ": " + made.model_type + ", " + counted(made.tensors, "tensor") + ", " +
+        size_text(made.bytes) + " in " + counted(static_cast<int64_t>(made.files.size()), "file") + "\n");
   return kOk;
 }
 

@@ -1,7 +1,8 @@
 // `fsdp ckpt diff`: what differs between two checkpoints.
 #include <fsdp/checkpoint_files.h>
 
-#include <cmath>
+#include <array>
+#include <cstdio>
 
 #include "app/commands/ckpt.h"
 #include "app/exit_codes.h"
@@ -50,7 +51,7 @@ std::string as_text(const CheckpointDifference& found) {
   Table head;
   head.add({"first", found.first});
   head.add({"second", found.second});
-  head.add({"equal", std::to_string(found.equal) + " tensors"});
+  head.add({"equal", counted(found.equal, "tensor")});
   for (const std::string& key : found.run_keys) head.add({"run value", key + " differs"});
   std::string text = head.text();
 

@@ -40,16 +40,19 @@ std::string as_text(const CheckpointInfo& info) {
   Table head;
   head.add({"checkpoint", info.folder});
   head.add({"step", std::to_string(info.step)});
-  head.add(
-      {"saved by", std::to_string(info.world) + (info.world == 1 ? " rank, " : " ranks, ") + info.writer});
-  head.add({"tensors", std::to_string(info.tensors.size()) + ", " + size_text(info.tensor_bytes)});
-  head.add({"files", std::to_string(info.files.size()) + ", " + size_text(info.file_bytes)});
+  head.add({"saved by", counted(info.world, "rank") + ", " + info.writer});
+  const auto size = [](size_t count, int64_t bytes) {
+    return std::to_string(count) + ", " + size_text(bytes);
+  };
+  head.add({"tensors", size(info.tensors.size(), info.tensor_bytes)});
+  head.add({"files", size(info.files.size(), info.file_bytes)});
 
   Table tensors({"tensor", "dtype", "shape", "bytes", "boxes"}, {3, 4});
   for (const SavedTensorInfo& one : info.tensors)
     tensors.add(
         {one.name, one.dtype, shape_text(one.shape), count_text(one.bytes), std::to_string(one.boxes)});
-  for (const auto& [alias, name] : info.aliases) tensors.add({alias, "", "is " + name});
+  Table aliases({"other name", "of the tensor"});
+  for (const auto& [alias, name] : info.aliases) aliases.add({alias, name});
 
   Table files({"file", "bytes"}, {1});
   for (const SavedFileInfo& one : info.files) files.add({one.name, count_text(one.bytes)});
@@ -62,7 +65,7 @@ std::string as_text(const CheckpointInfo& info) {
     values.add({key, std::move(text)});
   }
   std::string text = head.text();
-  for (const Table& table : {tensors, files, values})
+  for (const Table& table : {tensors, aliases, files, values})
     if (table.has_rows()) text += "\n" + table.text();
   return text;
 }

@@ -24,9 +24,8 @@ int verify(const VerifyArguments& given) {
                {"bytes", found.bytes}});
     return kOk;
   }
-  print(printable(found.folder) + ": ok. " + std::to_string(found.tensors) + " tensors in " +
-        std::to_string(found.files) + " files, " + size_text(found.bytes) +
-        ", have the hashes they were saved with\n");
+  print(printable(found.folder) + ": ok. " + counted(found.tensors, "tensor") + " in " +
+        counted(found.files, "file") + ", " + size_text(found.bytes) + ": every block has its hash\n");
   return kOk;
 }
 

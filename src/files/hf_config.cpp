@@ -110,6 +110,13 @@ class FromShapes {
       config_[key] = kind->shape[dimension];
   }
 
+  // Rows and columns of the embedding, or of the head: a tied weight may be there under its name only.
+  void embedding(const char* rows, const char* columns, const char* name) {
+    const std::string there = find(name) != nullptr ? name : kHfHead;
+    extent(rows, there, 0);
+    extent(columns, there, 1);
+  }
+
   // How many there are of `before`0`after`, `before`1`after`, ...
   void layers(const char* key, const std::string& before, const std::string& after) {
     if (has_value(config_, key)) return;
@@ -144,8 +151,7 @@ void complete_rope(Json& config, const std::string& where) {
 
 void complete_llama(Json& config, const TensorTable& found, const std::string& where) {
   FromShapes shapes(config, found);
-  shapes.extent("vocab_size", "model.embed_tokens.weight", 0);
-  shapes.extent("hidden_size", "model.embed_tokens.weight", 1);
+  shapes.embedding("vocab_size", "hidden_size", kLlamaEmbedding);
   shapes.extent("intermediate_size", "model.layers.0.mlp.gate_proj.weight", 0);
   shapes.layers("num_hidden_layers", "model.layers.", ".mlp.gate_proj.weight");
   complete_rope(config, where);
@@ -158,8 +164,7 @@ void complete_llama(Json& config, const TensorTable& found, const std::string& w
 
 void complete_gpt2(Json& config, const TensorTable& found) {
   FromShapes shapes(config, found);
-  shapes.extent("vocab_size", "transformer.wte.weight", 0);
-  shapes.extent("n_embd", "transformer.wte.weight", 1);
+  shapes.embedding("vocab_size", "n_embd", kGpt2Embedding);
   shapes.extent("n_positions", "transformer.wpe.weight", 0);
   shapes.layers("n_layer", "transformer.h.", ".ln_1.weight");
 }
@@ -183,8 +188,8 @@ Json complete_hf_config(Json config, const TensorTable& found, const std::string
     complete_gpt2(config, found);
   else
     complete_llama(config, found, where);
-  const char* embedding = gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
-  const bool both = found.contains("lm_head.weight") && FromShapes(config, found).find(embedding) != nullptr;
+  const char* embedding = gpt2 ? kGpt2Embedding : kLlamaEmbedding;
+  const bool both = found.contains(kHfHead) && FromShapes(config, found).find(embedding) != nullptr;
   if (!has_value(config, "tie_word_embeddings")) config["tie_word_embeddings"] = !both;
   return config;
 }

@@ -11,16 +11,14 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
-
 struct Family {
   std::string prefix;     // of a base model's tensors
   std::string embedding;  // with the prefix
 };
 
 Family family_of(const std::string& model_type) {
-  if (model_type == "gpt2") return {.prefix = "transformer.", .embedding = "transformer.wte.weight"};
-  return {.prefix = "model.", .embedding = "model.embed_tokens.weight"};
+  if (model_type == "gpt2") return {.prefix = "transformer.", .embedding = kGpt2Embedding};
+  return {.prefix = "model.", .embedding = kLlamaEmbedding};
 }
 
 void add_tensor(std::vector<HfTensor>& tensors, std::string name, std::vector<int64_t> shape) {
@@ -34,7 +32,7 @@ std::vector<HfTensor> gpt2_tensors(const HfSizes& size) {
     add_tensor(all, name + ".weight", std::move(weight));
     add_tensor(all, name + ".bias", {bias});
   };
-  add_tensor(all, "transformer.wte.weight", {size.vocabulary, dim});
+  add_tensor(all, kGpt2Embedding, {size.vocabulary, dim});
   add_tensor(all, "transformer.wpe.weight", {size.positions, dim});
   for (int64_t i = 0; i < size.layers; ++i) {
     const std::string block = "transformer.h." + std::to_string(i);
@@ -52,7 +50,7 @@ std::vector<HfTensor> gpt2_tensors(const HfSizes& size) {
 std::vector<HfTensor> llama_tensors(const HfSizes& size) {
   const int64_t dim = size.dim, inner = size.inner, kv = dim / size.heads * size.kv_heads;
   std::vector<HfTensor> all;
-  add_tensor(all, "model.embed_tokens.weight", {size.vocabulary, dim});
+  add_tensor(all, kLlamaEmbedding, {size.vocabulary, dim});
   for (int64_t i = 0; i < size.layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i);
     add_tensor(all, layer + ".self_attn.q_proj.weight", {dim, dim});
@@ -97,8 +95,8 @@ void find_tensors(HfLayout& layout, const Family& family, const TensorTable& fou
     const bool shorter = bare && tensor.name.starts_with(family.prefix);
     tensor.source = shorter ? tensor.name.substr(family.prefix.size()) : tensor.name;
     const bool as_head = tensor.name == family.embedding && !layout.aliases.empty() &&
-                         !found.contains(tensor.source) && found.contains(kHead);
-    if (as_head) tensor.source = kHead;
+                         !found.contains(tensor.source) && found.contains(kHfHead);
+    if (as_head) tensor.source = kHfHead;
     const auto at = found.find(tensor.source);
     if (at == found.end())
       missing.push_back(tensor.source);
@@ -123,9 +121,9 @@ HfLayout hf_layout(const Json& config, const TensorTable& found, const std::stri
                   .aliases = {},
                   .others = {}};
   if (size.tied)
-    layout.aliases[kHead] = family.embedding;
+    layout.aliases[kHfHead] = family.embedding;
   else
-    add_tensor(layout.tensors, kHead, {size.vocabulary, size.dim});
+    add_tensor(layout.tensors, kHfHead, {size.vocabulary, size.dim});
   find_tensors(layout, family, found, where);
   std::set<std::string> used;
   for (const HfTensor& tensor : layout.tensors) used.insert(tensor.source);

@@ -20,6 +20,10 @@ namespace fsdp::detail {
 // A config that asks for what models/ does not compute (another activation, scaled rotary frequencies, ...)
 // is refused: its weights would load, and mean something else.
 
+inline constexpr const char* kGpt2Embedding = "transformer.wte.weight";
+inline constexpr const char* kLlamaEmbedding = "model.embed_tokens.weight";
+inline constexpr const char* kHfHead = "lm_head.weight";
+
 struct TensorKind {
   std::string dtype;  // safetensors' name
   std::vector<int64_t> shape;
