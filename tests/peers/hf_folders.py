@@ -3,6 +3,7 @@
 Every bit of the weights, and the logits. Exits 77 (skipped) where transformers is not installed.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -41,20 +42,27 @@ def same_bits(ours, theirs):
         ours.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
 
 
-def compare(program, folder, model, max_shard_size="5GB", max_file_bytes="5GB"):
-    """Saves `model`, sends it through our checkpoint and back, and loads it. What differs, or None."""
+def compare(program, folder, model, max_shard_size="5GB", max_file_bytes="5GB", keep=None):
+    """Saves `model`, sends it through our checkpoint and back, and loads it. What differs, or None.
+
+    keep: the values of config.json that we are given; the others have to come from shapes.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)  # also biases and norms, which start trivial
     model.eval().save_pretrained(folder / "theirs", max_shard_size=max_shard_size)
+    # What transformers itself makes of its folder: a base model gets a head, and tables of a model that was cast to
+    # bf16 are made anew in fp32.
+    expected = AutoModelForCausalLM.from_pretrained(folder / "theirs").eval()
+    if keep:
+        path = folder / "theirs" / "config.json"
+        values = json.loads(path.read_text())
+        path.write_text(json.dumps({key: values[key] for key in keep}))
     run(program, "import", "--hf", folder / "theirs", folder / "run")
     run(program, "verify", folder / "run")
     run(program, "export", "--hf", folder / "run", folder / "ours", "--max-file-bytes", max_file_bytes)
     loaded = AutoModelForCausalLM.from_pretrained(folder / "ours").eval()
 
-    # What transformers itself makes of its folder: a base model gets a head, and tables of a model that was cast to
-    # bf16 are made anew in fp32.
-    expected = AutoModelForCausalLM.from_pretrained(folder / "theirs").eval()
     if type(loaded) is not type(expected):
         return f"a {type(loaded).__name__}"
     ours, theirs = loaded.state_dict(), expected.state_dict()
@@ -82,6 +90,9 @@ def cases():
     yield "Llama, tied", llama(num_key_value_heads=4, tie_word_embeddings=True), {}
     yield "Llama, GQA", llama(num_key_value_heads=2), {}
     yield "Llama, theta and epsilon", llama(theta=500000.0, num_key_value_heads=1, rms_norm_eps=1e-3), {}
+    yield "GPT-2, sizes from shapes", gpt2(), dict(keep=("model_type", "n_head", "layer_norm_epsilon"))
+    yield "Llama, sizes from shapes", llama(theta=500000.0, num_key_value_heads=2, tie_word_embeddings=True), dict(
+        keep=("model_type", "num_attention_heads", "rms_norm_eps", "rope_parameters", "max_position_embeddings"))
     yield "Llama, bf16, several files", llama().to(torch.bfloat16), dict(max_shard_size="20KB", max_file_bytes="9KB")
 
 
