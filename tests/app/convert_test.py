@@ -268,20 +268,30 @@ class Import(CommandTest):
         self.imported()
         self.assertEqual(self.exported(), filled(gpt2_shapes()))
 
+    def test_a_tensor_of_many_blocks(self):
+        tensors = self.save_large(rows=100_000)  # 3.2 MB
+        report, _ = self.imported()
+        self.assertTrue(self.exported() == tensors, "other bytes")  # assertEqual would print them, for minutes
+        self.flip(self.run_folder / "step-00000000" / report["files"][0], 2 << 20)
+        self.refused(CHECKPOINT, "ckpt", "verify", self.run_folder, says="; 'transformer.wte.weight' lies there.")
+
     def test_bytes_do_not_pile_up_in_memory(self):
         if os.environ.get("FSDP_TEST_SANITIZED"):
             self.skipTest("a sanitizer needs address space of its own")
-        rows = 4_000_000  # 128 MB in one tensor
-        config = GPT2 | {"vocab_size": rows}
-        shapes = gpt2_shapes() | {"transformer.wte.weight": [rows, 8]}
-        self.save(config, {name: one if name != "transformer.wte.weight" else ("F32", [rows, 8], bytes(rows * 32))
-                           for name, one in filled({**shapes, "transformer.wte.weight": [0, 8]}).items()})
+        self.save_large(rows=3_000_000)  # 96 MB
         # All of the address space: the program with its libraries, and a few blocks of 1 MiB.
         limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (48 << 20, 48 << 20))
         self.fsdp("ckpt", "import", "--hf", self.hf, self.run_folder, preexec_fn=limit)
         self.fsdp("ckpt", "verify", self.run_folder, preexec_fn=limit)
         self.fsdp("ckpt", "diff", self.run_folder, self.run_folder, preexec_fn=limit)
         self.fsdp("ckpt", "export", "--hf", self.run_folder, self.folder / "out", preexec_fn=limit)
+
+    def save_large(self, rows):
+        """A model with most of its bytes in one tensor; they do not repeat at multiples of a block."""
+        large = ("F32", [rows, 8], (bytes(range(251)) * (rows * 32 // 251 + 1))[:rows * 32])
+        tensors = filled(gpt2_shapes()) | {"transformer.wte.weight": large}
+        self.save(GPT2 | {"vocab_size": rows}, tensors)
+        return tensors
 
     def refuse(self, says, code=CHECKPOINT):
         """Nothing is written, either."""
