@@ -144,6 +144,8 @@ class HfWriter {
   int64_t done_ = 0;
 };
 
+constexpr const char* kPart = ".part";
+
 struct NewFolder {
   std::string path, parent;
 };
@@ -151,6 +153,10 @@ struct NewFolder {
 NewFolder new_folder(const FileOps& files, std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   if (files.exists(path)) throw IoError("write to", path, 0, "it exists already. Name a new folder");
+  if (files.exists(path + kPart))
+    throw IoError("write to", path + kPart, 0,
+                  "it exists: an export that was stopped left it, or one is at work. Delete it, or name "
+                  "another folder");
   const size_t slash = path.find_last_of('/');
   std::string parent = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
   return {.path = std::move(path), .parent = std::move(parent)};
@@ -183,7 +189,7 @@ ConvertedModel export_hf(const std::string& path, const std::string& folder, con
 
   // Written under another name, so that a folder of the name asked for is whole.
   const NewFolder target = new_folder(files, folder);
-  const std::string begun = target.path + ".part";
+  const std::string begun = target.path + kPart;
   files.make_folders(target.parent);
   files.make_folder(begun);
   try {

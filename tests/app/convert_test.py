@@ -164,6 +164,11 @@ class Export(CommandTest):
         self.fsdp("ckpt", "export", "--hf", made, str(self.folder / "new" / "out") + "/")
         self.assertEqual(sorted(os.listdir(self.folder / "new")), ["out"])
 
+    def test_what_a_stopped_export_left(self):
+        made = write_checkpoint(self.folder / "run", 9, 2)
+        (self.folder / "out.part").mkdir()
+        self.refused(STORAGE, "ckpt", "export", "--hf", made, self.folder / "out", says=["out.part", "Delete it"])
+
     def test_damage_leaves_nothing_behind(self):
         made = write_checkpoint(self.folder / "run", 9, 2)
         self.flip(made / "shard-1.safetensors", -1)
