@@ -121,7 +121,8 @@ class FromShapes {
   void layers(const char* key, const std::string& before, const std::string& after) {
     if (has_value(config_, key)) return;
     int64_t count = 0;
-    while (find(before + std::to_string(count) + after) != nullptr) ++count;
+    const auto name = [&] { return std::string(before).append(std::to_string(count)).append(after); };
+    while (find(name()) != nullptr) ++count;
     config_[key] = count;
   }
 

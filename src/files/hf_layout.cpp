@@ -3,7 +3,9 @@
 #include <fsdp/error.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
+#include <string_view>
 
 #include "files/hf_config.h"
 
@@ -74,8 +76,8 @@ void check_kind(const HfTensor& tensor, const TensorKind& kind, const std::strin
   if (kind.shape != tensor.shape)
     throw CheckpointError(which + " has the shape " + listed(kind.shape) + "; its config says " +
                           listed(tensor.shape));
-  static const std::set<std::string> kFloating{"F32", "BF16", "F16", "F64"};
-  if (!kFloating.contains(kind.dtype))
+  static constexpr std::array<std::string_view, 4> kFloating{"F32", "BF16", "F16", "F64"};
+  if (std::find(kFloating.begin(), kFloating.end(), kind.dtype) == kFloating.end())
     throw CheckpointError(which + " has the dtype " + kind.dtype +
                           "; F32, BF16, F16 or F64 is expected. Save it without quantization");
 }

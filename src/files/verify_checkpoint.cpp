@@ -13,12 +13,13 @@ namespace {
 // The tensors that lie in the bytes [begin, end) of a file, for an error message.
 std::string tensors_there(const Manifest& manifest, int32_t file, int64_t begin, int64_t end) {
   std::vector<std::string> names;
-  for (const auto& [name, tensor] : manifest.tensors) {
+  for (const auto& one : manifest.tensors) {
+    const SavedTensor& tensor = one.second;
     const bool hit = std::any_of(tensor.boxes.begin(), tensor.boxes.end(), [&](const SavedBox& saved) {
       const int64_t bytes = saved.box.numel() * dtype_bytes(tensor.dtype);
       return saved.file == file && saved.offset < end && saved.offset + bytes > begin;
     });
-    if (hit) names.push_back(name);
+    if (hit) names.push_back(one.first);
   }
   if (names.empty()) return "no tensor lies there";
   std::string text = "'" + names.front() + "'";
