@@ -133,8 +133,8 @@ lint-changed: setup-lint ## Run clang-tidy over what differs from main or, on ma
 	@scripts/lint --changed --most $(LINT_MOST) --jobs $(JOBS)
 
 .PHONY: install
-install: ## Build and install the library, its headers and its CMake package: make install PREFIX=...
-	@$(MAKE) --no-print-directory build TARGET=fsdp
+install: ## Build and install the library, its headers, its CMake package and the command: make install PREFIX=...
+	@$(MAKE) --no-print-directory build TARGET="fsdp fsdp_app"
 	$(CMAKE) --install build/$(PRESET) --prefix $(PREFIX)
 
 .PHONY: clean

@@ -7,6 +7,9 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/fsdp")
 install(TARGETS fsdp EXPORT fsdpTargets
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+if(TARGET fsdp_app)
+  install(TARGETS fsdp_app RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" OPTIONAL)
+endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/fsdp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT fsdpTargets NAMESPACE fsdp:: DESTINATION "${package_dir}")
 

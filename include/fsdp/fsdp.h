@@ -4,6 +4,7 @@
 #include <fsdp/background_saver.h>
 #include <fsdp/capture.h>
 #include <fsdp/checkpoint.h>
+#include <fsdp/checkpoint_files.h>
 #include <fsdp/codec.h>
 #include <fsdp/comm.h>
 #include <fsdp/error.h>

@@ -36,7 +36,7 @@ Json moments_of_all(const Model& model, const std::vector<Holding>& held) {
 // `flat`, this rank's part of a parameter, becomes all of it. Collective in the row.
 at::Tensor gathered(Model& model, const UnitParam& param, const at::Tensor& flat) {
   const UnitRegion& region = param.region();
-  if (param.unit->ranks() == 1) return flat.view(param.place.param.shape);
+  if (param.unit->ranks() == 1) return flat.as_strided(param.place.param.shape, param.strides);
   const ShardRange own =
       param.unit->spec.layout.range(param.place, model.mesh.shard_index(param.unit->ranks()));
   const at::Tensor shard = at::zeros({region.spec.layout.shard_numel}, flat.options());

@@ -25,20 +25,6 @@ int64_t header_length(std::string_view start) {
   return length > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(length);
 }
 
-// What else a file might be, by its first bytes. The length of a header may begin as a pickle does, but the
-// header itself begins with a brace.
-std::string other_format(std::string_view start) {
-  if (start.size() > 8 && start[8] == '{') return "";
-  if (start.starts_with("PK\x03\x04"))
-    return "it is a zip archive, as torch::save and torch.save write them (a TorchScript model, a state "
-           "dict). Such files may run code when read, so they are never opened here: load it in Python and "
-           "save it with safetensors.torch.save_file";
-  if (start.size() > 1 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5)
-    return "it is a pickle, as older torch.save writes them. Pickles may run code when read, so they are "
-           "never opened here: load it in Python and save it with safetensors.torch.save_file";
-  return "";
-}
-
 SafetensorsEntry parse_entry(const std::string& name, const Json& value, const std::string& where) {
   const JsonObject entry(value, where + ", tensor '" + printable(name) + "'");
   SafetensorsEntry result{
@@ -57,6 +43,18 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& value, const s
 }
 
 }  // namespace
+
+std::string other_format(std::string_view start) {
+  if (start.size() > 8 && start[8] == '{') return "";  // the length of a header may begin as a pickle does
+  if (start.starts_with("PK\x03\x04"))
+    return "it is a zip archive, as torch::save and torch.save write them (a TorchScript model, a state "
+           "dict). Such files may run code when read, so they are never opened here: load it in Python and "
+           "save it with safetensors.torch.save_file";
+  if (start.size() > 1 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5)
+    return "it is a pickle, as older torch.save writes them. Pickles may run code when read, so they are "
+           "never opened here: load it in Python and save it with safetensors.torch.save_file";
+  return "";
+}
 
 int64_t dtype_bytes(std::string_view dtype) {
   struct Known {

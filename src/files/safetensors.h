@@ -41,6 +41,10 @@ std::string make_safetensors_header(const std::vector<SafetensorsEntry>& tensors
 SafetensorsHeader parse_safetensors_header(std::string_view start, int64_t file_bytes,
                                            const std::string& where);
 
+// Of a file that begins with `start`: that it is a pickle or an archive of one, and what to do. Empty: it is
+// neither.
+std::string other_format(std::string_view start);
+
 // Also says of pickled, zipped and TorchScript files what they are, and what to do.
 SafetensorsHeader read_safetensors_header(const OpenFile& file, const std::string& path);
 

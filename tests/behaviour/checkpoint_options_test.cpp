@@ -78,7 +78,9 @@ TEST(CheckpointOptions, EverythingOfARunComesBack) {
       require(run.step == 7 && report.step == 7 && report.ranks == 2, "step");
       const auto lr = [&] { return optimizer.param_groups()[0].options().get_lr(); };
       require(std::abs(lr() - 0.05) < 1e-12, "the learning rate is " + std::to_string(lr()));
-      scheduler.step();  // the fourth: 4 is a multiple of 2
+      scheduler.step();
+      require(std::abs(lr() - 0.05) < 1e-12, "every second step lowers it");
+      scheduler.step();
       require(std::abs(lr() - 0.005) < 1e-12, "the schedule went on at " + std::to_string(lr()));
       require(scaler.get_scale() == 256.0, "scale");
       require(sampler.state_dict().taken == 10, "data position");
@@ -206,7 +208,7 @@ struct MemorySgd : torch::optim::Optimizer {
   explicit MemorySgd(std::vector<at::Tensor> params)
       : Optimizer({torch::optim::OptimizerParamGroup(std::move(params))}, std::make_unique<MemoryOptions>()) {
   }
-  torch::Tensor step(LossClosure) override {
+  torch::Tensor step(LossClosure = nullptr) override {
     const at::NoGradGuard no_grad;
     for (auto& group : param_groups())
       for (auto& param : group.params()) {

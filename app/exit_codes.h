@@ -1,0 +1,13 @@
+// How the command ends, for scripts. docs/command.md lists them.
+#pragma once
+
+namespace fsdp::app {
+
+inline constexpr int kOk = 0;
+inline constexpr int kDiffers = 1;     // `ckpt diff`: the tensors are not the same
+inline constexpr int kUsage = 2;       // arguments that make no sense
+inline constexpr int kCheckpoint = 3;  // a checkpoint is damaged, incomplete or in another format
+inline constexpr int kStorage = 7;     // a file or folder cannot be read or written
+inline constexpr int kDefect = 70;     // an error nobody foresaw
+
+}  // namespace fsdp::app

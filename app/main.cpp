@@ -1,0 +1,49 @@
+// The `fsdp` command: arguments in, an exit code out. docs/command.md describes it.
+#include <fsdp/error.h>
+#include <fsdp/version.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "app/commands/ckpt.h"
+#include "app/exit_codes.h"
+#include "app/output.h"
+
+namespace {
+
+using namespace fsdp::app;
+
+int fail(const std::exception& error, int code) {
+  std::cerr << "fsdp: " << printable(error.what()) << "\n";
+  return code;
+}
+
+int run(const Action& action) {
+  try {
+    return action();
+  } catch (const fsdp::CheckpointError& error) {
+    return fail(error, kCheckpoint);
+  } catch (const fsdp::IoError& error) {
+    return fail(error, kStorage);
+  } catch (const std::exception& error) {
+    return fail(error, kDefect);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Fully sharded data parallel training: the command.", "fsdp");
+  app.set_version_flag("--version", std::string("fsdp.cpp ") + fsdp::version());
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 ok, 1 `ckpt diff` found differences, 2 usage, 3 checkpoint, 7 storage, 70 a defect.");
+  Action action;
+  add_ckpt(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+  return run(action);
+}

@@ -1,0 +1,30 @@
+// The values of a config.json that decide which tensors a model has and what it computes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "files/json.h"
+
+namespace fsdp::detail {
+
+struct HfSizes {
+  std::string model_type;
+  int64_t vocabulary = 0;
+  int64_t positions = 0;
+  int64_t dim = 0;
+  int64_t inner = 0;  // of the MLP
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  bool tied = false;
+};
+
+// "gpt2" or "llama". Throws CheckpointError, which begins with `where`, for another model.
+std::string hf_model_type(const Json& config, const std::string& where);
+
+// Of a complete config (complete_hf_config) with at most `most_layers`. Throws CheckpointError, which begins
+// with `where`, where a value is missing, impossible or nothing that models/ computes.
+HfSizes read_hf_config(const Json& config, int64_t most_layers, const std::string& where);
+
+}  // namespace fsdp::detail
