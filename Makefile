@@ -91,9 +91,9 @@ test-tsan-comm: setup ## Run the tests of comm and plan under the thread sanitiz
 # Of the format version that is not released yet: what older versions wrote is kept.
 .PHONY: checkpoint-corpus
 checkpoint-corpus: ## Write the checkpoint that tests keep of the current format version again
-	@$(MAKE) --no-print-directory build TARGET=write_checkpoint
+	@$(MAKE) --no-print-directory build TARGET=write_corpus
 	rm -rf tests/corpus/checkpoint-v1
-	build/$(PRESET)/bin/write_checkpoint tests/corpus/checkpoint-v1
+	build/$(PRESET)/bin/write_corpus tests/corpus/checkpoint-v1
 
 # libFuzzer comes with clang.
 .PHONY: fuzz-files
