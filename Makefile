@@ -43,7 +43,7 @@ quickstart: ## Set up, build, train a small GPT on two ranks of this machine, sa
 	@$(MAKE) --no-print-directory build PRESET=release TARGET=03_train_gpt
 	@rm -rf build/quickstart.run
 	build/bin/03_train_gpt --ranks 2 --steps 250 --folder build/quickstart.run
-	build/bin/03_train_gpt --ranks 3 --steps 450 --folder build/quickstart.run
+	build/bin/03_train_gpt --ranks 3 --steps 500 --folder build/quickstart.run
 
 .PHONY: cuda
 cuda: ## Build the cuda preset: as release, and CUDA must be there

@@ -9,10 +9,10 @@
 //
 // With a folder, the run is saved there at the end, and resumed if it was saved before:
 //   03_train_gpt --ranks 2 --steps 250 --folder gpt.run
-//   03_train_gpt --ranks 3 --steps 450 --folder gpt.run
+//   03_train_gpt --ranks 3 --steps 500 --folder gpt.run
 // The first ends with a line, and the second begins with one, that show the same loss on the whole text:
-//   2 ranks saved gpt.run/step-00000250: loss 0.270316
-//   3 ranks resume gpt.run/step-00000250, which 2 ranks saved: loss 0.270316
+//   2 ranks saved gpt.run/step-00000250: loss 0.243724
+//   3 ranks resume gpt.run/step-00000250, which 2 ranks saved: loss 0.243724
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
