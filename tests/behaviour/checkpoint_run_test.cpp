@@ -46,5 +46,35 @@ TEST(CheckpointRun, ASamplerThatDoesNotFitChangesNothing) {
   });
 }
 
+// Saves with one and loads with the other.
+template <class Saved, class Loaded>
+void exchange(const std::string& folder) {
+  run_ranks(2, [&](World& world) {
+    const auto step = [&](auto& model, auto& optimizer) {
+      model(torch::full({2, 5}, 1.0 + world.rank())).square().sum().backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    auto model = fully_shard(world, Critic());
+    Saved optimizer(model.parameters(), AdamWOptions(0.1));
+    step(model, optimizer);
+    save(folder, {.model = model, .optimizer = &optimizer, .step = 1});
+    auto other = fully_shard(world, Critic());
+    Loaded others(other.parameters(), AdamWOptions(1.0));
+    RunState run{.model = other, .optimizer = &others};
+    load(folder, run);
+    step(model, optimizer);
+    step(other, others);
+    for (size_t i = 0; i < model.parameters().size(); ++i)
+      require(torch::allclose(model.parameters()[i], other.parameters()[i], 1e-6, 1e-6), "they differ");
+  });
+}
+
+TEST(CheckpointRun, OurAdamWAndLibTorchsAreOneType) {
+  const TempFolder folder;
+  exchange<AdamW, torch::optim::AdamW>(folder / "from ours");
+  exchange<torch::optim::AdamW, AdamW>(folder / "from theirs");
+}
+
 }  // namespace
 }  // namespace fsdp::testing
