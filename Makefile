@@ -39,9 +39,11 @@ build: setup ## Build everything, or TARGET=...; binaries in build/<preset>/bin,
 	@if [ $(PRESET) = release ]; then ln -sfn release/bin build/bin; fi
 
 .PHONY: quickstart
-quickstart: ## Set up, build, and train a small GPT on two ranks of this machine
+quickstart: ## Set up, build, train a small GPT on two ranks of this machine, save it, go on with three
 	@$(MAKE) --no-print-directory build PRESET=release TARGET=03_train_gpt
-	build/bin/03_train_gpt --ranks 2
+	@rm -rf build/quickstart.run
+	build/bin/03_train_gpt --ranks 2 --steps 250 --folder build/quickstart.run
+	build/bin/03_train_gpt --ranks 3 --steps 500 --folder build/quickstart.run
 
 .PHONY: cuda
 cuda: ## Build the cuda preset: as release, and CUDA must be there

@@ -6,9 +6,17 @@
 // Expected output (figures differ): the units, the loss falling from 4.9 to about 0.1, the memory each rank
 // holds, and
 //   it says: the ranks share one model. each holds a part ...
+//
+// With a folder, the run is saved there at the end, and resumed if it was saved before:
+//   03_train_gpt --ranks 2 --steps 250 --folder gpt.run
+//   03_train_gpt --ranks 3 --steps 500 --folder gpt.run
+// The first ends with a line, and the second begins with one, that show the same loss on the whole text:
+//   2 ranks saved gpt.run/step-00000250: loss 0.243724
+//   3 ranks resume gpt.run/step-00000250, which 2 ranks saved: loss 0.243724
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -19,8 +27,14 @@ namespace {
 
 constexpr int64_t kContext = 48;
 constexpr int64_t kBatch = 8;
-constexpr int kSteps = 500;
 constexpr int64_t kCharacters = 128;
+
+struct Settings {
+  int64_t steps = 500;
+  std::string folder;  // of the run; empty: it is not saved
+};
+
+using Model = fsdp::Sharded<fsdp::models::GPT2LMHeadModelImpl>;
 
 const std::string kText =
     "the ranks share one model. each holds a part of every block, and none holds it all. before a block is "
@@ -37,12 +51,11 @@ torch::Tensor encode(const std::string& text) {
 // [batch, context + 1] pieces of the text that start anywhere.
 torch::Tensor draw_batch(const torch::Tensor& text) {
   const auto starts = torch::randint(text.size(0) - kContext - 1, {kBatch, 1});
-  return text.index({starts + torch::arange(kContext + 1)});
+  return text.index({(starts + torch::arange(kContext + 1)).to(text.device())});
 }
 
 // Every rank runs it: a forward is collective.
-std::string speak(fsdp::Sharded<fsdp::models::GPT2LMHeadModelImpl>& model, c10::Device device,
-                  std::string text) {
+std::string speak(Model& model, c10::Device device, std::string text) {
   const torch::NoGradGuard no_grad;
   model.eval();
   for (int i = 0; i < 80; ++i) {
@@ -52,6 +65,13 @@ std::string speak(fsdp::Sharded<fsdp::models::GPT2LMHeadModelImpl>& model, c10::
   }
   model.train();
   return text;
+}
+
+// The loss on the whole text: the same number on every rank.
+double measure(Model& model, const torch::Tensor& text) {
+  const torch::NoGradGuard no_grad;
+  const auto pieces = text.unfold(0, kContext + 1, kContext);
+  return model(pieces.narrow(1, 0, kContext), pieces.narrow(1, 1, kContext)).item<double>();
 }
 
 void print_memory(const fsdp::MemoryStats& memory, int64_t elements, const fsdp::World& world) {
@@ -64,7 +84,7 @@ void print_memory(const fsdp::MemoryStats& memory, int64_t elements, const fsdp:
       world.size(), kib(state), kib(4 * 4 * elements), kib(memory.arena_bytes), kib(memory.buffer_bytes));
 }
 
-void train(fsdp::World& world) {
+void train(fsdp::World& world, const Settings& settings) {
   at::set_num_threads(1);
   const bool first = world.rank() == 0;
   torch::manual_seed(1);
@@ -81,10 +101,21 @@ void train(fsdp::World& world) {
     std::printf("\n");
   }
 
-  const auto text = encode(kText);
+  const auto text = encode(kText).to(world.device());
+  fsdp::RunState run{.model = model, .optimizer = &optimizer};
+  if (!settings.folder.empty() && fsdp::has_checkpoint(settings.folder)) {
+    const fsdp::LoadReport report = fsdp::load(settings.folder, run);
+    const double loss = measure(model, text);
+    if (first)
+      std::printf("%d ranks resume %s, which %d ranks saved: loss %.6f\n", world.size(), report.path.c_str(),
+                  report.ranks, loss);
+  }
+
+  const int64_t before = run.step;
   const auto start = std::chrono::steady_clock::now();
-  for (int step = 1; step <= kSteps; ++step) {
-    const auto batch = draw_batch(text).to(world.device());
+  while (run.step < settings.steps) {
+    const int64_t step = ++run.step;
+    const auto batch = draw_batch(text);
     const auto loss = model(batch.narrow(1, 0, kContext), batch.narrow(1, 1, kContext));
     loss.backward();
     const auto norm = model.clip_grad_norm_(1.0);
@@ -92,16 +123,36 @@ void train(fsdp::World& world) {
     optimizer.zero_grad();
     if (first && (step == 1 || step % 50 == 0)) {
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      std::printf("step %3d of %d  loss %.4f  gradient norm %.2f  %.1f ms a step\n", step, kSteps,
-                  loss.item<double>(), norm.item<double>(), 1e3 * seconds / step);
+      std::printf("step %3ld of %ld  loss %.4f  gradient norm %.2f  %.1f ms a step\n", step, settings.steps,
+                  loss.item<double>(), norm.item<double>(),
+                  1e3 * seconds / static_cast<double>(step - before));
       std::fflush(stdout);
     }
   }
   if (first) print_memory(model.memory_stats(), model.num_parameters(), world);
   const std::string said = speak(model, world.device(), "the ranks ");
   if (first) std::printf("it says: %s\n", said.c_str());
+  if (settings.folder.empty()) return;
+  const double loss = measure(model, text);
+  const std::string saved = fsdp::save(settings.folder, run);
+  if (first) std::printf("%d ranks saved %s: loss %.6f\n", world.size(), saved.c_str(), loss);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) { return fsdp::run_main(argc, argv, train); }
+int main(int argc, char** argv) {
+  Settings settings;
+  int ranks = 0;
+  CLI::App app("Trains a small GPT, sharded over ranks.");
+  app.add_option("--steps", settings.steps, "at which step to end");
+  app.add_option("--folder", settings.folder, "to save the run in, and to resume it from");
+  app.add_option("--ranks", ranks, "CPU ranks to start; without it, this process is one rank of its launcher")
+      ->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  return fsdp::run_main([&] {
+    const auto rank = [&](fsdp::World& world) { train(world, settings); };
+    if (ranks > 0) return fsdp::run_local(ranks, rank, {.device = torch::kCPU});
+    fsdp::World world = fsdp::init();
+    rank(world);
+  });
+}

@@ -84,6 +84,11 @@ SamplerState sampler_of(const JsonObject& object) {
                       .drop_last = object.flag("drop_last")}};
 }
 
+bool in_state_file(const Manifest& manifest, const SavedTensor& tensor) {
+  const auto file = static_cast<size_t>(tensor.boxes.front().file);
+  return manifest.files[file].name.find("-state-") != std::string::npos;
+}
+
 // Neighbouring steps and ranks get unrelated seeds.
 uint64_t derived_seed(uint64_t base, int64_t step, int rank) {
   return microbatch_seed(base, step, static_cast<int64_t>(rank));
@@ -112,8 +117,9 @@ Json run_json(const RunState& run, const Model& model) {
 
 void set_run(RunState& run, Model& model, const Json& json) {
   const JsonObject object(json, "the run's values");
-  for (const auto& [name, value] : object.object("values").json().items())
-    run.values[name] = value_of(value, name);
+  if (object.has("values"))
+    for (const auto& [name, value] : object.object("values").json().items())
+      run.values[name] = value_of(value, name);
   if (run.scheduler != nullptr && object.has("scheduler"))
     SchedulerAccess::steps(*run.scheduler) =
         static_cast<unsigned>(object.object("scheduler").integer("steps", 0, UINT32_MAX));
@@ -155,9 +161,14 @@ RunTensors prepare_run(const RunState& run, const Model& model, const Manifest& 
     tensors.holes.push_back(make_whole(name, memory));  // contiguous: the same memory
     return memory;
   };
+  // A sampler that does not fit is refused here, before anything is changed.
+  if (run.sampler != nullptr && manifest.run.contains("sampler"))
+    Sampler(*run.sampler)
+        .load_state_dict(sampler_of(JsonObject(manifest.run.at("sampler"), "the saved sampler")));
   for (auto saved = manifest.tensors.lower_bound(kValue);
        saved != manifest.tensors.end() && saved->first.starts_with(kValue); ++saved)
-    tensors.values[saved->first.substr(std::string(kValue).size())] = hole(saved->first, saved->second);
+    if (in_state_file(manifest, saved->second))  // a module may be called "value" too
+      tensors.values[saved->first.substr(std::string(kValue).size())] = hole(saved->first, saved->second);
   if (!run.rng || manifest.world != model.world.size()) return tensors;
   const int rank = model.world.rank();
   for (const auto& [kind, memory] :

@@ -183,7 +183,7 @@ const OptimizerFormat* format_of(const Optimizer& optimizer) {
   static const OptimizerFormat sgd = sgd_format();
   static const OptimizerFormat rmsprop = rmsprop_format();
   static const OptimizerFormat adagrad = adagrad_format();
-  if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return &adamw;  // ours is one
+  if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return &adamw;  // fsdp::AdamW is one
   if (dynamic_cast<const Adam*>(&optimizer) != nullptr) return &adam;
   if (dynamic_cast<const SGD*>(&optimizer) != nullptr) return &sgd;
   if (dynamic_cast<const RMSprop*>(&optimizer) != nullptr) return &rmsprop;

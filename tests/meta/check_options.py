@@ -19,6 +19,8 @@ STRUCTS = {
     "FullParamsOptions": "include/fsdp/sharded_model.h",
     "CommOptions": "include/fsdp/comm_options.h",
     "InitOptions": "include/fsdp/world.h",
+    "SaveOptions": "include/fsdp/checkpoint.h",
+    "LoadOptions": "include/fsdp/checkpoint.h",
 }
 NO_OPTIONS = {"ModuleInfo"}  # what a wrap policy is shown
 

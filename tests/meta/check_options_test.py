@@ -67,6 +67,16 @@ PAGE = """# Options
 | field | default |
 |---|---|
 | `rank` | `{}` |
+
+### `SaveOptions`
+| field | default |
+|---|---|
+| `keep_last` | `0` |
+
+### `LoadOptions`
+| field | default |
+|---|---|
+| `strict` | `true` |
 """
 GOOD = {
     "docs/options.md": PAGE,
@@ -74,6 +84,8 @@ GOOD = {
     "include/fsdp/sharded_model.h": "struct FullParamsOptions {\n  bool offload = false;\n};\n",
     "include/fsdp/world.h": "struct InitOptions {\n  std::optional<int> rank = {};\n};\n",
     "include/fsdp/comm_options.h": "struct CommOptions {\n  std::chrono::milliseconds timeout{300};  // of waits\n};\n",
+    "include/fsdp/checkpoint.h": "struct SaveOptions {\n  int64_t keep_last = 0;\n};\n"
+                                 "struct LoadOptions {\n  bool strict = true;\n};\n",
 }
 
 
