@@ -27,7 +27,7 @@ using Value = std::variant<bool, int64_t, double, std::string, at::Tensor>;
 // What makes up a run. What is null or empty is neither saved nor loaded.
 struct RunState {
   ShardedModel model;
-  torch::optim::Optimizer* optimizer = nullptr;  // over model.parameters() or flat_parameters()
+  torch::optim::Optimizer* optimizer = nullptr;  // over model.parameters()
   torch::optim::LRScheduler* scheduler = nullptr;
   GradScaler* scaler = nullptr;
   Sampler* sampler = nullptr;
@@ -75,10 +75,12 @@ struct LoadReport {
   std::vector<std::string> missing;     // in the model, not in the checkpoint
   std::vector<std::string> unexpected;  // in the checkpoint, not in the model
   std::vector<std::string> mismatched;  // sentences: shapes or dtypes that differ
+  std::vector<std::string> optimizer;   // sentences: why nothing of the optimizer was loaded; empty: it was
 };
 
 // Loads what save() saved, on any number of ranks: each reads what it needs. `folder` is a run's folder, of
-// which the latest is taken, or one checkpoint. Sets run.step and run.values. Collective, between steps.
+// which the latest is taken, or one checkpoint. Sets run.step and run.values,
+// unless weights_only. Collective, between steps.
 // Throws the same on all ranks, before anything is changed: CheckpointError if there is no checkpoint, it is
 // damaged, or it does not fit, with all that does not; IoError if it cannot be read. A captured step stays
 // valid.

@@ -77,7 +77,11 @@ class Selection {
 
   std::vector<Held> params;
   std::vector<std::pair<Held, at::Tensor>> own;  // each rank's own tensors, and where they belong
-  const Names& names() const { return names_; }
+  // What the checkpoint calls a parameter that is loaded; "" for others.
+  std::string saved_name(const std::string& name) const {
+    const auto found = taken_.find(name);
+    return found == taken_.end() ? "" : found->second;
+  }
 
  private:
   bool select(Held& held) {
@@ -105,6 +109,7 @@ class Selection {
                                    (cast_ ? "" : " (LoadOptions::cast converts floating-point values)"));
       return false;
     }
+    taken_[name] = held.name;
     return true;
   }
 
@@ -113,6 +118,7 @@ class Selection {
   bool cast_;
   LoadReport& report_;
   std::set<std::string> seen_;
+  std::map<std::string, std::string> taken_;
 };
 
 void add_list(std::string& text, const char* what, const std::vector<std::string>& names) {
@@ -121,12 +127,12 @@ void add_list(std::string& text, const char* what, const std::vector<std::string
   for (const std::string& name : names) text += " " + name + (&name == &names.back() ? "" : ",");
 }
 
-void require_fit(const LoadReport& report, const std::vector<std::string>& others) {
+void require_fit(const LoadReport& report) {
   std::string text;
   add_list(text, "missing in the checkpoint", report.missing);
   add_list(text, "unexpected in the checkpoint", report.unexpected);
   add_list(text, "different", report.mismatched);
-  add_list(text, "of the optimizer", others);
+  add_list(text, "of the optimizer", report.optimizer);
   if (!text.empty())
     throw CheckpointError("the checkpoint " + report.path + " does not fit the model; nothing was loaded." +
                           text +
@@ -160,7 +166,7 @@ void prepare_optimizer(Prepared& prepared, const Model& model, RunState& run,
                      std::to_string(run.optimizer->param_groups().size()));
   else
     prepared.moments = prepared.optimizer->prepare(
-        manifest, [&](const std::string& name) { return prepared.model->names().saved(name); }, errors);
+        manifest, [&](const std::string& name) { return prepared.model->saved_name(name); }, errors);
 }
 
 void prepare(Prepared& prepared, FileOps& files, const std::string& text, const Model& model, RunState& run,
@@ -170,15 +176,15 @@ void prepare(Prepared& prepared, FileOps& files, const std::string& text, const 
   report.step = manifest.step;
   report.ranks = manifest.world;
   prepared.model.emplace(manifest, model, options, report);
-  std::vector<std::string> errors;
   if (!options.weights_only) {
-    if (run.optimizer != nullptr) prepare_optimizer(prepared, model, run, errors);
+    if (run.optimizer != nullptr) prepare_optimizer(prepared, model, run, report.optimizer);
     prepared.run = prepare_run(run, model, manifest);
   }
-  if (options.strict)
-    require_fit(report, errors);
-  else if (!errors.empty())
+  if (options.strict) require_fit(report);
+  if (!report.optimizer.empty()) {
     prepared.optimizer.reset();
+    prepared.moments.clear();
+  }
   if (!options.verify_first) return;
   TensorReader reader(files, report.path, manifest);
   reader.verify(prepared.model->params);
@@ -223,8 +229,13 @@ LoadReport load_run(FileOps& files, const std::string& path, RunState& run, cons
   found.folder = meeting.from_0(found.folder);
   const std::string hash = meeting.from_0(to_hex(hash128(found.manifest_text)));
 
-  LoadReport report{
-      .path = found.folder, .step = 0, .ranks = 0, .missing = {}, .unexpected = {}, .mismatched = {}};
+  LoadReport report{.path = found.folder,
+                    .step = 0,
+                    .ranks = 0,
+                    .missing = {},
+                    .unexpected = {},
+                    .mismatched = {},
+                    .optimizer = {}};
   Prepared prepared;
   meeting.agree(error_of([&] {
     if (model.world.rank() != 0) found = find_checkpoint(files, found.folder);

@@ -9,8 +9,8 @@
 
 namespace fsdp::detail {
 
-// One exchange, which all ranks begin in the same order. Throws Error when a rank does not come in time, or
-// is known to be dead.
+// One exchange, which all ranks begin in the same order. Throws RendezvousError when a rank does not come in
+// time, or is known to be dead.
 class Meeting {
  public:
   // `doing` completes "while ...", in errors. The constructor numbers meetings: call it on the training

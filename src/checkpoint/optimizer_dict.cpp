@@ -106,6 +106,8 @@ void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
       const at::ScalarType dtype = item.value().boxes.front().tensor.scalar_type();
       detail::SavedTensor& tensor = names.tensors[item.key()];
       tensor.real_pairs = dtype == at::kComplexDouble;
+      tensor.shape = item.value().shape;
+      if (tensor.real_pairs) tensor.shape.push_back(2);
       tensor.dtype = tensor.real_pairs ? "F64" : detail::dtype_name(dtype, item.key());
     }
     std::vector<std::string> errors;

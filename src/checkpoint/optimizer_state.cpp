@@ -125,6 +125,7 @@ std::vector<Held> OptimizerState::prepare(const Manifest& manifest,
                                           std::vector<std::string>& errors) {
   std::vector<Held> holes;
   prepared_.clear();
+  replaced_.clear();
   for (const Optimized& one : optimized_) {
     Prepared state{.of = &one, .tensors = {}, .steps = at::zeros({}, at::TensorOptions().dtype(at::kDouble))};
     OptimizerFormat::Tensors now;
@@ -133,7 +134,10 @@ std::vector<Held> OptimizerState::prepare(const Manifest& manifest,
       now = format_.tensors(*found->second);
     bool any = false;
     for (const OptimizedPart& part : one.parts) {
-      const std::string prefix = moment_name(saved_name(part.name), "");
+      const std::string param = saved_name(part.name);
+      if (param.empty()) continue;
+      replaced_.push_back(one.tensor.unsafeGetTensorImpl());
+      const std::string prefix = moment_name(param, "");
       for (auto saved = manifest.tensors.lower_bound(prefix);
            saved != manifest.tensors.end() && saved->first.starts_with(prefix); ++saved) {
         const std::string key = saved->first.substr(prefix.size());
@@ -147,6 +151,12 @@ std::vector<Held> OptimizerState::prepare(const Manifest& manifest,
         const auto dtype = saved->second.real_pairs ? at::kComplexDouble : dtype_of(saved->second.dtype);
         if (!dtype) {
           errors.push_back("'" + saved->first + "' has a dtype this build does not know");
+          continue;
+        }
+        Held shape =
+            held_part(part, saved->first, at::empty_like(one.tensor, one.tensor.options().dtype(*dtype)));
+        if (shape.shape != saved->second.shape) {
+          errors.push_back("'" + saved->first + "' has another shape than its parameter");
           continue;
         }
         at::Tensor& tensor = state.tensors[key];
@@ -166,7 +176,7 @@ std::vector<Held> OptimizerState::prepare(const Manifest& manifest,
 
 void OptimizerState::attach(const Json& groups) {
   auto& states = optimizer_.state();
-  for (const Optimized& one : optimized_) states.erase(one.tensor.unsafeGetTensorImpl());
+  for (const c10::TensorImpl* param : replaced_) states.erase(const_cast<c10::TensorImpl*>(param));
   for (const Prepared& one : prepared_)
     states[one.of->tensor.unsafeGetTensorImpl()] =
         format_.make(one.tensors, static_cast<int64_t>(one.steps.item<double>()));

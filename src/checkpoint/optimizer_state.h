@@ -51,7 +51,8 @@ class OptimizerState {
   Json groups() const;
 
   // Makes states for what `manifest` holds: their memory is to be filled, then attach() is to be called.
-  // `saved_name` is what the checkpoint calls a parameter. Adds to `errors` what does not fit.
+  // `saved_name` is what the checkpoint calls a parameter; "": it keeps the state it has. Adds to `errors`
+  // what does not fit.
   std::vector<Held> prepare(const Manifest& manifest,
                             const std::function<std::string(const std::string&)>& saved_name,
                             std::vector<std::string>& errors);
@@ -73,6 +74,7 @@ class OptimizerState {
   const OptimizerFormat& format_;
   std::vector<Optimized> optimized_;
   std::vector<Prepared> prepared_;
+  std::vector<const c10::TensorImpl*> replaced_;  // parameters whose state is
 };
 
 }  // namespace fsdp::detail

@@ -28,7 +28,8 @@ std::string random_id() {
 }
 
 // Held until the world ends: two runs in one folder would delete each other's checkpoints.
-void lock_folder(const World& world, RunFolder& folder, const std::string& path) {
+void lock_folder(const World& world, RunFolder& folder, std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // one folder, one lock
   auto& lock = world.state().locks[path];
   if (!lock) lock = folder.lock();
   if (!lock)

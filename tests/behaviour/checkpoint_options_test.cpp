@@ -324,6 +324,43 @@ TEST(CheckpointOptions, WhatDoesNotFitIsListedBeforeAnythingChanges) {
   });
 }
 
+TEST(CheckpointOptions, WhatIsLeftOutKeepsItsMoments) {
+  const TempFolder folder;
+  const auto moment = [](fsdp::AdamW& adam, const at::Tensor& param) {
+    return static_cast<torch::optim::AdamWParamState&>(*adam.state().at(param.unsafeGetTensorImpl()))
+        .exp_avg()
+        .clone();
+  };
+  run_ranks(1, [&](World& world) {
+    const auto trained = [&](int64_t inputs) {
+      auto model = fully_shard(world, torch::nn::Linear(inputs, 3));
+      auto adam = std::make_unique<fsdp::AdamW>(model.parameters(), AdamWOptions(1e-2));
+      model(torch::randn({2, inputs})).square().sum().backward();
+      adam->step();
+      return std::pair(model, std::move(adam));
+    };
+    auto [model, adam] = trained(4);
+    save(folder / "run", {.model = model, .optimizer = adam.get(), .step = 1});
+    auto [other, its] = trained(4);
+    const at::Tensor weight = moment(*its, other.parameters()[0]), bias = moment(*its, other.parameters()[1]);
+    RunState run{.model = other, .optimizer = its.get()};
+    load(folder / "run", run, {.filter = [](const std::string& name) { return name == "bias"; }});
+    require(moment(*its, other.parameters()[0]).equal(weight), "left out by the filter");
+    require(moment(*its, other.parameters()[1]).equal(moment(*adam, model.parameters()[1])), "loaded");
+
+    auto [wider, wide] = trained(5);  // another shape
+    const at::Tensor kept = moment(*wide, wider.parameters()[0]);
+    RunState odd{.model = wider, .optimizer = wide.get()};
+    const LoadReport report = load(folder / "run", odd, {.strict = false});
+    require(report.mismatched.size() == 1 && moment(*wide, wider.parameters()[0]).equal(kept),
+            "another shape");
+
+    torch::optim::SGD sgd(other.parameters(), torch::optim::SGDOptions(0.1));
+    RunState type{.model = other, .optimizer = &sgd};
+    require(load(folder / "run", type, {.strict = false}).optimizer.size() == 1, "the report tells");
+  });
+}
+
 TEST(CheckpointOptions, WhatIsNoCheckpointIsRefusedInWords) {
   const TempFolder folder;
   std::filesystem::create_directories(folder / "empty");
