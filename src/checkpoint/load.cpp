@@ -9,6 +9,7 @@
 #include "checkpoint/run_state.h"
 #include "checkpoint/save.h"
 #include "checkpoint/tensor_files.h"
+#include "files/hf_manifest.h"
 #include "files/run_folder.h"
 #include "runtime/model.h"
 
@@ -33,25 +34,24 @@ class Names {
   std::string saved(const std::string& name) const {
     const auto tied = tied_.find(name);
     for (const std::string& one : tied != tied_.end() ? tied->second : std::vector<std::string>{name}) {
-      const std::string renamed = options_.rename ? options_.rename(one) : one;
+      const std::string renamed = name_there(one);
       if (manifest_.tensors.contains(renamed)) return renamed;
       if (const auto alias = manifest_.aliases.find(renamed); alias != manifest_.aliases.end())
         return alias->second;
     }
-    return options_.rename ? options_.rename(name) : name;
+    return name_there(name);
   }
 
  private:
+  std::string name_there(const std::string& name) const {
+    const std::string renamed = options_.rename ? options_.rename(name) : name;
+    return manifest_.foreign ? hf_name(manifest_, renamed) : renamed;
+  }
+
   const Manifest& manifest_;
   const LoadOptions& options_;
   std::map<std::string, std::vector<std::string>> tied_;
 };
-
-bool is_of_model(const Manifest& manifest, const SavedTensor& tensor) {
-  return std::none_of(tensor.boxes.begin(), tensor.boxes.end(), [&](const SavedBox& box) {
-    return manifest.files[static_cast<size_t>(box.file)].name.find("-state-") != std::string::npos;
-  });
-}
 
 std::string shape_words(const std::vector<int64_t>& shape) {
   std::string text = "[";
@@ -65,14 +65,16 @@ class Selection {
   Selection(const Manifest& manifest, const Model& model, const LoadOptions& options, LoadReport& report)
       : manifest_(manifest), names_(manifest, model, options), cast_(options.cast), report_(report) {
     for (Holding& param : held_params(model))
-      if (select(param.held)) params.push_back(std::move(param.held));
+      if (select(param.held, false)) params.push_back(std::move(param.held));
     for (const auto& [name, tensor] : own_tensors(model)) {
       Held whole = make_whole(name, tensor);
-      if (select(whole)) own.push_back({std::move(whole), tensor});
+      if (select(whole, true)) own.push_back({std::move(whole), tensor});
     }
     if (options.filter) return;
     for (const auto& [name, tensor] : manifest.tensors)
-      if (!seen_.contains(name) && is_of_model(manifest, tensor)) report_.unexpected.push_back(name);
+      if (!seen_.contains(name) && manifest.is_of_model(tensor) &&
+          !(manifest.foreign && is_computed_today(name)))
+        report_.unexpected.push_back(name);
   }
 
   std::vector<Held> params;
@@ -84,13 +86,13 @@ class Selection {
   }
 
  private:
-  bool select(Held& held) {
+  bool select(Held& held, bool is_buffer) {
     const std::string name = held.name;
     if (!names_.wanted(name)) return false;
     held.name = names_.saved(name);
     const auto found = manifest_.tensors.find(held.name);
     if (found == manifest_.tensors.end()) {
-      report_.missing.push_back(name);
+      if (!is_buffer || !manifest_.foreign) report_.missing.push_back(name);
       return false;
     }
     seen_.insert(held.name);
@@ -169,9 +171,27 @@ void prepare_optimizer(Prepared& prepared, const Model& model, RunState& run,
         manifest, [&](const std::string& name) { return prepared.model->saved_name(name); }, errors);
 }
 
-void prepare(Prepared& prepared, FileOps& files, const std::string& text, const Model& model, RunState& run,
+// A checkpoint of ours, or a Hugging Face folder.
+struct Opened {
+  std::string folder;
+  Manifest manifest;
+  std::string identity;  // the same on all ranks that see the same
+};
+
+Opened open_checkpoint(FileOps& files, const std::string& path) {
+  if (!files.exists(path + "/" + kManifestName) && is_hf_folder(files, path)) {
+    Opened opened{.folder = path, .manifest = hf_manifest(files, path), .identity = {}};
+    for (const SavedFile& file : opened.manifest.files) opened.identity += to_hex(file.header);
+    return opened;
+  }
+  const OpenCheckpoint found = find_checkpoint(files, path);
+  return {.folder = found.folder,
+          .manifest = Manifest::parse(found.manifest_text, found.folder + "/" + kManifestName),
+          .identity = to_hex(hash128(found.manifest_text))};
+}
+
+void prepare(Prepared& prepared, FileOps& files, const Model& model, RunState& run,
              const LoadOptions& options, LoadReport& report) {
-  prepared.manifest = Manifest::parse(text, report.path + "/" + kManifestName);
   const Manifest& manifest = prepared.manifest;
   report.step = manifest.step;
   report.ranks = manifest.world;
@@ -218,18 +238,16 @@ void fill(Prepared& prepared, FileOps& files, Model& model, RunState& run, const
 
 LoadReport load_run(FileOps& files, const std::string& path, RunState& run, const LoadOptions& options) {
   Model& model = model_of(run.model.engine());
-  TORCH_CHECK(run.model.training_state() == TrainingState::idle,
-              "fsdp: load() inside a call of the model, a backward or full_params()");
+  model.check_between_steps("load()");
   const at::NoGradGuard no_grad;
   Meeting meeting(model.world, "loading " + path, options.timeout);
-  OpenCheckpoint found;
+  Opened opened;
   meeting.agree(error_of([&] {
-    if (model.world.rank() == 0) found = find_checkpoint(files, path);
+    if (model.world.rank() == 0) opened = open_checkpoint(files, path);
   }));
-  found.folder = meeting.from_0(found.folder);
-  const std::string hash = meeting.from_0(to_hex(hash128(found.manifest_text)));
+  const std::string folder = meeting.from_0(opened.folder), identity = meeting.from_0(opened.identity);
 
-  LoadReport report{.path = found.folder,
+  LoadReport report{.path = folder,
                     .step = 0,
                     .ranks = 0,
                     .missing = {},
@@ -238,12 +256,12 @@ LoadReport load_run(FileOps& files, const std::string& path, RunState& run, cons
                     .optimizer = {}};
   Prepared prepared;
   meeting.agree(error_of([&] {
-    if (model.world.rank() != 0) found = find_checkpoint(files, found.folder);
-    if (to_hex(hash128(found.manifest_text)) != hash)
-      throw CheckpointError(report.path +
-                            " is not the same as on rank 0. A checkpoint needs a folder that all "
-                            "ranks share");
-    prepare(prepared, files, found.manifest_text, model, run, options, report);
+    if (model.world.rank() != 0) opened = open_checkpoint(files, folder);
+    if (opened.identity != identity)
+      throw CheckpointError(
+          folder + " is not the same as on rank 0. A checkpoint needs a folder that all ranks share");
+    prepared.manifest = std::move(opened.manifest);
+    prepare(prepared, files, model, run, options, report);
   }));
   meeting.agree(error_of([&] { fill(prepared, files, model, run, options, report); }));
   return report;

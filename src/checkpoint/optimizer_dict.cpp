@@ -1,6 +1,7 @@
 // State dicts of optimizers.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/zeros.h>
 #include <fsdp/error.h>
 #include <fsdp/state_dict.h>
@@ -20,16 +21,31 @@ namespace {
 
 constexpr std::chrono::minutes kPatience{10};
 
+// As the optimizer has it: complex128 is held as pairs.
+at::Tensor elements_of(const Held& held) {
+  return held.real_pairs ? at::view_as_complex(held.flat.view({-1, 2})) : held.flat;
+}
+
+bool counts_steps(const std::string& name) { return name.ends_with(".step"); }
+
 // A rank whose slice of a parameter is empty may have no state for it: of all ranks together, dtypes by name,
 // and for a number of steps the number.
 Json moments_of_all(const Model& model, const std::vector<Holding>& held) {
   Json mine = Json::object();
   for (const Holding& one : held)
-    mine[one.held.name] = {{"dtype", static_cast<int>(one.held.flat.scalar_type())},
-                           {"steps", one.held.shape.empty() ? one.held.flat.item<double>() : 0.0}};
+    mine[one.held.name] = {{"dtype", static_cast<int>(elements_of(one.held).scalar_type())},
+                           {"steps", counts_steps(one.held.name) ? one.held.flat.item<double>() : 0.0}};
   Meeting meeting(model.world, "an optimizer's state dict is made", kPatience);
   Json all = Json::object();
-  for (const std::string& text : meeting.to_0(mine.dump())) all.update(parse_json(text, "moments of a rank"));
+  for (const std::string& text : meeting.to_0(mine.dump())) {
+    const Json theirs = parse_json(text, "moments of a rank");
+    for (const auto& [name, about] : theirs.items()) {
+      // An optimizer may leave out empty slices: the owners have made the most steps.
+      const double before = all.contains(name) ? all[name].at("steps").get<double>() : 0.0;
+      all[name] = about;
+      all[name]["steps"] = std::max(before, about.at("steps").get<double>());
+    }
+  }
   return parse_json(meeting.from_0(all.dump()), "moments of all ranks");
 }
 
@@ -52,8 +68,8 @@ at::Tensor gathered(Model& model, const UnitParam& param, const at::Tensor& flat
 
 StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
                                const StateDictOptions& options, const OptimizerFormat* format) {
-  TORCH_CHECK(model.training_state() == TrainingState::idle, "fsdp: a state dict inside a call of the model");
   detail::Model& own = detail::model_of(model.engine());
+  own.check_between_steps("a state dict");
   const detail::Quiet quiet;
   const std::vector<detail::Holding> held = detail::OptimizerState(own, optimizer, format).held_here();
   std::map<std::string, const detail::Held*> mine;
@@ -61,7 +77,7 @@ StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
   StateDict state("moment");
   if (options.type != StateDictType::full) {
     for (const auto& [name, one] : mine)
-      state.insert(name, options.type == StateDictType::local && one->shape.size() > 0
+      state.insert(name, options.type == StateDictType::local && !detail::counts_steps(name)
                              ? detail::flat_entry(one->flat, options)
                              : detail::box_entry(*one, options));
     return state;
@@ -81,9 +97,10 @@ StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
       }
       const auto dtype = static_cast<at::ScalarType>(about.at("dtype").get<int>());
       const auto found = mine.find(name);
-      const at::Tensor whole = detail::gathered(
-          own, *param,
-          found != mine.end() ? found->second->flat : at::empty({0}, param->slice.options().dtype(dtype)));
+      const at::Tensor whole =
+          detail::gathered(own, *param,
+                           found != mine.end() ? detail::elements_of(*found->second)
+                                               : at::empty({0}, param->slice.options().dtype(dtype)));
       if (here) state.insert(name, detail::whole_entry(detail::kept(whole, options)));
     }
   }
@@ -92,9 +109,9 @@ StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
 
 void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
                                const StateDict& state, const OptimizerFormat* format) {
-  TORCH_CHECK(model.training_state() == TrainingState::idle, "fsdp: a state dict inside a call of the model");
   const at::NoGradGuard no_grad;
   detail::Model& own = detail::model_of(model.engine());
+  own.check_between_steps("a state dict");
   detail::Meeting meeting(own.world, "an optimizer's state dict is loaded", detail::kPatience);
   std::optional<detail::OptimizerState> prepared;
   std::vector<detail::Held> holes;

@@ -129,8 +129,7 @@ std::string save_run(FileOps& files, const std::string& path, const RunState& ru
 }
 
 void check_can_save(const RunState& run) {
-  TORCH_CHECK(run.model.training_state() == TrainingState::idle,
-              "fsdp: save() inside a call of the model, a backward or full_params()");
+  model_of(run.model.engine()).check_between_steps("save()");
   TORCH_CHECK(run.step >= 0, "fsdp: save() of step ", run.step);
 }
 

@@ -15,11 +15,6 @@ namespace detail {
 
 namespace {
 
-void check_idle(const ShardedModel& model) {
-  TORCH_CHECK(model.training_state() == TrainingState::idle,
-              "fsdp: a state dict inside a call of the model, a backward or full_params()");
-}
-
 bool is_here(const Model& model, const StateDictOptions& options) {
   return options.type != StateDictType::full || !options.rank0_only || model.world.rank() == 0;
 }
@@ -39,8 +34,9 @@ void visit_params(Model& model, const StateDictOptions& options, const Visit& vi
   }
 }
 
-std::string local_name(const Unit& unit, size_t region) {
-  return "flat." + unit.name() + "." + std::to_string(region);
+// Units may share a name.
+std::string local_name(const Model& model, size_t unit, size_t region) {
+  return "flat." + std::to_string(unit) + "." + std::to_string(region) + "." + model.units[unit]->name();
 }
 
 }  // namespace
@@ -52,9 +48,9 @@ using detail::model_of;
 
 void visit_state_dict(const ShardedModel& model, const StateDictOptions& options,
                       const std::function<void(const std::string& name, const at::Tensor& whole)>& visit) {
-  detail::check_idle(model);
   TORCH_CHECK(options.type == StateDictType::full, "fsdp: visit_state_dict() gives whole tensors only");
   Model& own = model_of(model.engine());
+  own.check_between_steps("a state dict");
   detail::visit_params(own, options, [&](const detail::UnitParam& param, const at::Tensor& whole) {
     for (const std::string& name : param.names) visit(name, options.offload ? whole.cpu() : whole);
   });
@@ -64,8 +60,8 @@ void visit_state_dict(const ShardedModel& model, const StateDictOptions& options
 }
 
 StateDict state_dict(const ShardedModel& model, const StateDictOptions& options) {
-  detail::check_idle(model);
   Model& own = model_of(model.engine());
+  own.check_between_steps("a state dict");
   StateDict state("tensor");
   const detail::Quiet quiet;
   if (options.type == StateDictType::full)
@@ -80,9 +76,10 @@ StateDict state_dict(const ShardedModel& model, const StateDictOptions& options)
       for (const std::string& name : param->names) state.insert(name, entry);
     }
   if (options.type == StateDictType::local)
-    for (const auto& unit : own.units)
-      for (size_t i = 0; i < unit->regions.size(); ++i)
-        state.insert(detail::local_name(*unit, i), detail::flat_entry(unit->regions[i]->shard, options));
+    for (size_t u = 0; u < own.units.size(); ++u)
+      for (size_t i = 0; i < own.units[u]->regions.size(); ++i)
+        state.insert(detail::local_name(own, u, i),
+                     detail::flat_entry(own.units[u]->regions[i]->shard, options));
   if (detail::is_here(own, options))
     for (const auto& [name, tensor] : detail::own_tensors(own))
       state.insert(name, detail::whole_entry(detail::kept(tensor, options)));
@@ -101,13 +98,12 @@ struct Targets {
 
 Targets targets_of(const Model& model, const StateDict& state) {
   Targets targets;
-  for (const auto& unit : model.units)
-    for (size_t i = 0; i < unit->regions.size(); ++i)
-      targets.flat = targets.flat || state.contains(detail::local_name(*unit, i));
-  for (const auto& unit : model.units)
-    for (size_t i = 0; i < unit->regions.size() && targets.flat; ++i) {
-      const at::Tensor& shard = unit->regions[i]->shard;
-      targets.held.push_back(detail::make_held(detail::local_name(*unit, i), {shard.numel()}, {1}, 0, shard));
+  targets.flat = !model.units.empty() && state.contains(detail::local_name(model, 0, 0));
+  for (size_t u = 0; u < model.units.size() && targets.flat; ++u)
+    for (size_t i = 0; i < model.units[u]->regions.size(); ++i) {
+      const at::Tensor& shard = model.units[u]->regions[i]->shard;
+      targets.held.push_back(
+          detail::make_held(detail::local_name(model, u, i), {shard.numel()}, {1}, 0, shard));
     }
   for (const detail::UnitParam* param : model.params) {
     if (targets.flat) break;
@@ -141,9 +137,9 @@ std::string complaints(const Targets& targets, const StateDict& state) {
 }  // namespace
 
 void load_state_dict(const ShardedModel& model, const StateDict& state, bool strict) {
-  detail::check_idle(model);
   const at::NoGradGuard no_grad;
   Model& own = model_of(model.engine());
+  own.check_between_steps("a state dict");
   const Targets targets = targets_of(own, state);
   const std::string wrong = complaints(targets, state);
   detail::Meeting meeting(own.world, "loading a state dict", std::chrono::minutes(10));

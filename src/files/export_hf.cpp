@@ -36,7 +36,8 @@ Json merged_config(const CheckpointReader& source, const std::string& given) {
 TensorTable table_of(const Manifest& manifest) {
   TensorTable table;
   for (const auto& [name, tensor] : manifest.tensors)
-    if (!name.starts_with(kOptimizerPrefix)) table[name] = {.dtype = tensor.dtype, .shape = tensor.shape};
+    if (manifest.is_of_model(tensor) && !name.starts_with("state."))  // of an optimizer
+      table[name] = {.dtype = tensor.dtype, .shape = tensor.shape};
   return table;
 }
 

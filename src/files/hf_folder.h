@@ -36,6 +36,7 @@ class HfFolder {
     auto operator<=>(const Place&) const = default;
   };
   const Place& place(const std::string& name) const { return places_.at(name); }
+  const std::string& file_of(const std::string& name) const { return file_of_.at(name); }
   // Bytes of a tensor, from `offset` on.
   void read(const std::string& name, int64_t offset, std::span<std::byte> into) const;
 

@@ -183,6 +183,12 @@ bool is_plain_name(std::string_view name) {
   });
 }
 
+bool Manifest::is_of_model(const SavedTensor& tensor) const {
+  return std::none_of(tensor.boxes.begin(), tensor.boxes.end(), [&](const SavedBox& box) {
+    return files[static_cast<size_t>(box.file)].name.find("-state-") != std::string::npos;
+  });
+}
+
 Json Manifest::part() const {
   Json json = {{"files", Json::array()}, {"tensors", Json::object()}, {"aliases", aliases}, {"run", run}};
   for (const SavedFile& file : files) json["files"].push_back(to_json(file));

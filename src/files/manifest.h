@@ -61,6 +61,9 @@ struct Manifest {
   std::map<std::string, std::string> aliases;  // another name of a tied parameter -> the name in `tensors`
   Json run = Json::object();  // what is not a tensor: options of optimizers, positions, values of the user
 
+  // Made from files that are not ours: without hashes, and buffers may be missing. Never written.
+  bool foreign = false;
+
   bool operator==(const Manifest&) const = default;
 
   // The whole file, which ends with a hash of the rest. Throws CheckpointError for strings that are not
@@ -69,6 +72,10 @@ struct Manifest {
   // Throws CheckpointError, which begins with `where`, unless all of it is sound: the hash, the version,
   // every name and number, and that the boxes of each tensor cover it.
   static Manifest parse(std::string_view text, const std::string& where);
+
+  // Whether it is a parameter or buffer. What else a run has lies in files of its own: Note [Files of a
+  // rank].
+  bool is_of_model(const SavedTensor& tensor) const;
 
   // What one rank saved, on its way to rank 0, and all of them together: throws CheckpointError where ranks
   // do not fit or a tensor is not covered.

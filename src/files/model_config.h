@@ -14,9 +14,6 @@ namespace fsdp::detail {
 // values of Hugging Face's config.json, of which GPT2Config and LlamaConfig of models/ have the names.
 inline constexpr const char* kModelConfigKey = "model_config";
 
-// Names of an optimizer's tensors in a checkpoint begin with this.
-inline constexpr const char* kOptimizerPrefix = "state.";
-
 // A folder that was begun and could not be finished. What cannot be removed stays: the first error counts.
 inline void remove_quietly(FileOps& files, const std::string& path) noexcept {
   try {

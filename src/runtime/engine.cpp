@@ -151,6 +151,13 @@ void Engine::check_write(const Unit& unit) const {
               "read them too. Write outside of it, or clone() what is read.");
 }
 
+void Engine::check_between_steps(const char* doing) {
+  end_failed_call();
+  drop_failed_task();
+  TORCH_CHECK(depth_ == 0 && task_ == -1 && full_scopes_.empty(), "fsdp: ", doing,
+              " inside a call of the model, a backward or full_params()");
+}
+
 void Engine::quiesce() {
   TORCH_CHECK(state_ != TrainingState::summon_full_params && depth_ == 0,
               "fsdp: a captured step inside full_params() or a call of the model");

@@ -37,6 +37,8 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   int open_full_params(const FullParamsOptions& options);
   void close_full_params(int scope);
 
+  void check_between_steps(const char* doing) override;
+
   // --- from captured steps, see Note [Captured steps]
   bool in_no_sync() const { return no_sync_scopes_ > 0; }
   // Nothing of this model is gathered, no cycle goes on, and the current stream is ordered behind its work.

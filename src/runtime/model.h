@@ -35,6 +35,9 @@ struct Model {
 
   // `optimizer_bytes`: what an optimizer keeps besides.
   virtual MemoryStats memory_stats(int64_t optimizer_bytes) const = 0;
+  // Throws c10::Error unless the model is between steps; `doing` begins it. A call or a backward that failed
+  // is over then. Collective.
+  virtual void check_between_steps(const char* doing) = 0;
 
   const World world;
   const std::shared_ptr<torch::nn::Module> module_owner;  // a handle of an inner model may be the last

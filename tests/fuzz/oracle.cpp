@@ -183,6 +183,9 @@ void Plain::act(const Action& action) {
       return evaluate(0);
     case Do::fail_forward:
     case Do::insight:
+    case Do::save_and_load:
+    case Do::save_beside:
+    case Do::take_out_and_in:
       return;
     case Do::fail_backward:
       return forget();

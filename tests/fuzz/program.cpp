@@ -51,7 +51,10 @@ constexpr std::array kNames = {"backward",
                                "fail_forward",
                                "fail_backward",
                                "train_off_and_on",
-                               "insight"};
+                               "insight",
+                               "save_and_load",
+                               "save_beside",
+                               "take_out_and_in"};
 static_assert(kNames.size() == static_cast<size_t>(Do::kCount));
 
 class Dice {

@@ -57,6 +57,9 @@ enum class Do : uint8_t {
   fail_backward,       // it throws on all ranks
   train_off_and_on,    // eval(), evaluate, train()
   insight,             // memory_stats(), describe(), unit_counts()
+  save_and_load,       // to a folder; values and moments are spoilt in between
+  save_beside,         // in the background; the one before is loaded into another model and compared
+  take_out_and_in,     // a state dict; values are spoilt in between
   kCount
 };
 

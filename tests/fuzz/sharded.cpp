@@ -4,6 +4,8 @@
 #include <optional>
 #include <sstream>
 
+#include "fuzz/saves.h"
+
 namespace fsdp::fuzz {
 
 using at::Tensor;
@@ -118,6 +120,8 @@ class Run {
   void act_on_values(const Action& action);
   void write_between();
   void loop_inside();
+  void save_and_load();
+  void take_out_and_in(StateDictType type);
   void compare(const Record& wanted) const;
   void same(const std::string& what, const Tensor& got, const Tensor& wanted) const;
 
@@ -130,6 +134,8 @@ class Run {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<std::string> names_;
   std::vector<Tensor> seen_;
+  void spoil();
+  Saves saves_;
   std::vector<Tensor> kept_, copies_;  // gradients the program holds, and what they were then
   size_t at_ = 0;
 };
@@ -151,6 +157,33 @@ void Run::loop_inside() {
       model_.zero_grad();
     }
   });
+}
+
+void Run::save_and_load() {
+  const std::string folder = saves_.folder(world_);
+  RunState run{
+      .model = model_, .optimizer = optimizer_.get(), .step = static_cast<int64_t>(at_), .rng = false};
+  save(folder, run, {.keep_last = 1});
+  spoil();
+  const auto fresh = make_optimizer(program_, model_.parameters());
+  optimizer_->state().clear();
+  for (size_t i = 0; i < optimizer_->param_groups().size(); ++i)
+    optimizer_->param_groups()[i].options().set_lr(fresh->param_groups()[i].options().get_lr() * 7);
+  load(folder, run);
+}
+
+void Run::take_out_and_in(StateDictType type) {
+  const StateDict values = state_dict(model_, {.type = type});
+  const StateDict moments = optimizer_state_dict(model_, *optimizer_);
+  spoil();
+  optimizer_->state().clear();
+  load_state_dict(model_, values);
+  load_optimizer_state_dict(model_, *optimizer_, moments);
+}
+
+void Run::spoil() {
+  const at::NoGradGuard no_grad;
+  for (Tensor& slice : model_.parameters()) slice.detach().zero_();
 }
 
 void Run::act(const Action& action) {
@@ -229,6 +262,12 @@ void Run::act(const Action& action) {
       model_.unit_counts();
       TORCH_CHECK(!model_.describe().empty());
       return;
+    case Do::save_and_load:
+      return save_and_load();
+    case Do::save_beside:
+      return saves_.save(model_, *optimizer_, world_, at_);
+    case Do::take_out_and_in:
+      return take_out_and_in(static_cast<StateDictType>(action.a % 3));
     default:
       return act_on_gradients(action);
   }
