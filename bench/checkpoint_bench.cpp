@@ -1,5 +1,5 @@
-// Saves and loads a Llama with its AdamW moments, one operation for each line it reads from stdin, and prints
-// a JSON line for each.
+// Saves and loads a Llama with its AdamW moments. Each line it reads from stdin makes it prepare or do the
+// next operation; it answers with a JSON line.
 //
 // Usage: checkpoint_bench --folder DIR --rounds 5 --ranks 2 [--dim 768 --layers 10 --vocab 8192] [--plain]
 // The counterpart of bench/peers/torch_checkpoint.py; what is timed is in bench/README.md.
@@ -136,7 +136,8 @@ class PlainFile {
   static bool prints() { return true; }
   static void barrier() {}
   static std::vector<double> from_ranks(double value) { return {value}; }
-  Tensors tensors() { return {data_}; }
+  // As small as parameters are: filling a large one would take several times its memory.
+  Tensors tensors() { return data_.split(int64_t{1} << 20); }
 
   void save(const std::string& path) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -213,7 +214,17 @@ Elapsed timed(Run& run, Work work) {
   return {.wall = end.wall - start.wall, .cpu = end.cpu - start.cpu};
 }
 
-// One operation for each line on rank 0's stdin. Between its line and its answer nobody else works.
+// The first line makes it prepare, the second is the sign to begin. Between lines and answers nobody else
+// works.
+template <class Run, class Prepare>
+void get_ready(Run& run, Prepare prepare) {
+  await_turn(run.prints());
+  prepare();
+  run.barrier();
+  if (run.prints()) say_ready();
+  await_turn(run.prints());
+}
+
 template <class Run>
 void take_turns(Run run, const Settings& settings) {
   const torch::NoGradGuard no_grad;
@@ -221,11 +232,9 @@ void take_turns(Run run, const Settings& settings) {
   if (run.prints()) say_ready();
   for (int round = 0; round < settings.rounds; ++round) {
     const std::string path = settings.folder + "/" + std::to_string(round);
-    await_turn(run.prints());
-    fill(run.tensors(), round);
+    get_ready(run, [&] { fill(run.tensors(), round); });
     print_line(run, "save", bytes, timed(run, [&] { run.save(path); }));
-    await_turn(run.prints());
-    spoil(run.tensors());
+    get_ready(run, [&] { spoil(run.tensors()); });
     const Elapsed elapsed = timed(run, [&] { run.load(path); });
     check(run.tensors(), round, round + 1 == settings.rounds);
     print_line(run, "load", bytes, elapsed);

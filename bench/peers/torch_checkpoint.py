@@ -2,8 +2,8 @@
 
 Usage: torch_checkpoint.py --mode dcp --folder DIR --rounds 5 --ranks 2 [--dim 768 --layers 10 --vocab 8192]
 
-dcp: FSDP2 and torch.distributed.checkpoint over gloo. torch_save, safetensors: one process, not sharded. Each line
-read from stdin starts the next operation. What is timed: bench/README.md.
+dcp: FSDP2 and torch.distributed.checkpoint over gloo. torch_save, safetensors: one process, not sharded. Lines
+on stdin make it prepare and do the next operation. What is timed: bench/README.md.
 """
 
 import argparse
@@ -158,6 +158,16 @@ def await_turn(rank, stdin):
         raise RuntimeError("stdin has ended")
 
 
+def get_ready(run, rank, stdin, prepare):
+    """The first line makes it prepare, the second is the sign to begin. Meanwhile nobody else works."""
+    await_turn(rank, stdin)
+    prepare()
+    run.barrier()
+    if rank == 0:
+        print('{"ready":true}', flush=True)
+    await_turn(rank, stdin)
+
+
 def timed(run, work):
     """Seconds of work(state): the slowest rank's, and of all ranks' processors."""
     state = run.state()
@@ -185,19 +195,16 @@ def print_line(run, mode, op, seconds, cpu_seconds):
 
 @torch.no_grad()
 def take_turns(run, rank, options):
-    """One operation for each line on rank 0's stdin. Between its line and its answer nobody else works."""
     stdin = os.fdopen(0, closefd=False)
     if rank == 0:
         print('{"ready":true}', flush=True)
     for number in range(options.rounds):
         path = os.path.join(options.folder, str(number))
-        await_turn(rank, stdin)
-        run.fill(number)
+        get_ready(run, rank, stdin, lambda: run.fill(number))
         times = timed(run, lambda state: run.save(path, state))
         if rank == 0:
             print_line(run, options.mode, "save", *times)
-        await_turn(rank, stdin)
-        run.spoil()
+        get_ready(run, rank, stdin, run.spoil)
         times = timed(run, lambda state: run.load(path, state))
         run.check(number, number + 1 == options.rounds)
         run.barrier()

@@ -142,7 +142,7 @@ def run(name, command, timeout=1800):
 
 
 class Turns:
-    """A program that says it is ready, then does one operation for each line it gets and answers with a JSON line."""
+    """A program that says it is ready, then answers each line it gets with a JSON line."""
 
     def __init__(self, name, command):
         self.name = name
@@ -177,7 +177,7 @@ class Turns:
         raise BenchError(f"{self.name} ended too early")
 
     def turn(self):
-        """Lets it do its next operation; its line."""
+        """Lets it take its next step; its line."""
         try:
             print(file=self.process.stdin, flush=True)
         except BrokenPipeError:
