@@ -17,6 +17,7 @@ PLAIN = "plain"
 OPS = ("save", "load")
 TMPFS = pathlib.Path("/dev/shm")
 ROUNDS = 5
+MOST_PLAIN_CPU = 2  # of a plain write to disk over one to tmpfs: more, and it was held up by memory, not the disk
 
 DIM, VOCAB = 768, 8192
 LAYER_PARAMS = 4 * DIM * DIM + 3 * DIM * 2048 + 2 * DIM
@@ -181,11 +182,22 @@ def hash_speed(options, emit):
     return line["gbps"]
 
 
+def vs_plain_write(times):
+    """None where the plain write was disturbed: a ratio to it would flatter us."""
+    disk, tmpfs = (times.median(place, PLAIN, "save", "cpu_seconds") for place in ("disk", "tmpfs"))
+    if not disk or not tmpfs:
+        return None
+    if disk > MOST_PLAIN_CPU * tmpfs:
+        say(f"bench/run checkpoint: the plain write took {disk:.2f} s of CPU on disk, {tmpfs:.2f} s on tmpfs: no yardstick")
+        return None
+    return times.speedup("disk", PLAIN, "save")
+
+
 def summarize(times, hash_gbps):
     ratios = {
         f"{op}_vs_dcp_{place}": times.speedup(place, "dcp", op) for place in ("tmpfs", "disk") for op in OPS
     }
-    ratios["save_vs_plain_write"] = times.speedup("disk", PLAIN, "save")
+    ratios["save_vs_plain_write"] = vs_plain_write(times)
     ratios["hash_gbps"] = hash_gbps
     ratios["async_stall_vs_sync"] = None  # there is no async save yet
     missed = [name for name, reached in GOALS.items() if ratios[name] is None or not reached(ratios[name])]
