@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = ROOT / "bench" / "peers"
@@ -138,3 +139,53 @@ def run(name, command, timeout=1800):
     if process.returncode != 0:
         raise BenchError(f"{name} ended with status {process.returncode}; it wrote:\n{err or out}")
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+class Turns:
+    """A program that says it is ready, then answers each line it gets with a JSON line."""
+
+    def __init__(self, name, command):
+        self.name = name
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self):
+        try:
+            self.answer()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            stop(self.process)
+        self.errors.close()
+
+    def answer(self):
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        self.end()
+        raise BenchError(f"{self.name} ended too early")
+
+    def turn(self):
+        """Lets it take its next step; its line."""
+        try:
+            print(file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            pass  # the missing answer tells why
+        return self.answer()
+
+    def end(self, timeout=60):
+        """Waits for its end, which is due."""
+        if self.process.wait(timeout) != 0:
+            self.errors.seek(0)
+            raise BenchError(f"{self.name} ended with status {self.process.returncode}; it wrote:\n{self.errors.read()}")

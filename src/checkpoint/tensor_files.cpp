@@ -82,7 +82,7 @@ void write_file(FileOps& files, const std::string& folder, const std::string& na
   }
   // Data begin on a page, and so do their blocks.
   BlockWriter writer(files, folder, name,
-                     make_safetensors_header(entries, metadata_of(pieces, manifest), 4096));
+                     make_safetensors_header(entries, metadata_of(pieces, manifest), 4096), at);
   for (const Piece& piece : pieces) {
     append(writer, piece.box.view);
     read(*piece.held);

@@ -7,11 +7,12 @@
 namespace fsdp::detail {
 
 BlockWriter::BlockWriter(FileOps& files, const std::string& folder, std::string name,
-                         const std::string& header)
+                         const std::string& header, int64_t data_bytes)
     : file_(files.create(folder + "/" + name)) {
   saved_.name = std::move(name);
   saved_.header_bytes = static_cast<int64_t>(header.size());
   saved_.header = hash128(header);
+  if (data_bytes > 0) file_->reserve(saved_.header_bytes + data_bytes);
   file_->write(std::as_bytes(std::span(header)), 0);
   pending_.reserve(static_cast<size_t>(kBlockBytes));
 }

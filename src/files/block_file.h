@@ -16,8 +16,9 @@ namespace fsdp::detail {
 // Writes a new file from its beginning to its end.
 class BlockWriter {
  public:
-  // Begins `folder`/`name` with `header`.
-  BlockWriter(FileOps& files, const std::string& folder, std::string name, const std::string& header);
+  // Begins `folder`/`name` with `header`. About `data_bytes` will follow.
+  BlockWriter(FileOps& files, const std::string& folder, std::string name, const std::string& header,
+              int64_t data_bytes = 0);
 
   void append(std::span<const std::byte> bytes);
   // Syncs and closes the file. What the manifest says of it.

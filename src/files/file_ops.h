@@ -19,6 +19,8 @@ class OpenFile {
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
+  // Sets room aside for a file of this many bytes, where the file system can: IoError if there is too little.
+  virtual void reserve(int64_t /*bytes*/) {}
   // All of it, or IoError.
   virtual void write(std::span<const std::byte> bytes, int64_t offset) = 0;
   virtual void read(std::span<std::byte> bytes, int64_t offset) const = 0;

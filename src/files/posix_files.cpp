@@ -35,11 +35,23 @@ Fd open_fd(const std::string& path, int flags, const char* doing) {
   return Fd(fd);
 }
 
+// A disk begins to write what a file has so far whenever this much is new. Left to itself the kernel begins
+// when the file is synced.
+constexpr int64_t kWriteBehindBytes = int64_t{8} << 20;
+
 class PosixFile final : public OpenFile {
  public:
   PosixFile(Fd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
+  // The size grows with what is written: what was set aside and not used is no part of the file.
+  void reserve(int64_t bytes) override {
+    const int result = uninterrupted([&] { return ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, bytes); });
+    if (result < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+      throw IoError("set aside " + std::to_string(bytes) + " bytes for", path_, errno);
+  }
+
   void write(std::span<const std::byte> bytes, int64_t offset) override {
+    unstarted_ += static_cast<int64_t>(bytes.size());
     while (!bytes.empty()) {
       const ssize_t n =
           uninterrupted([&] { return ::pwrite(fd_.get(), bytes.data(), bytes.size(), offset); });
@@ -47,6 +59,9 @@ class PosixFile final : public OpenFile {
       bytes = bytes.subspan(static_cast<size_t>(n));
       offset += n;
     }
+    if (unstarted_ < kWriteBehindBytes) return;
+    (void)::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);  // sync() says what goes wrong
+    unstarted_ = 0;
   }
 
   void read(std::span<std::byte> bytes, int64_t offset) const override {
@@ -82,6 +97,7 @@ class PosixFile final : public OpenFile {
  private:
   Fd fd_;
   std::string path_;
+  int64_t unstarted_ = 0;  // bytes written since the disk was last told to begin
 };
 
 class PosixFiles final : public FileOps {
