@@ -150,7 +150,9 @@ def check_users(root):
         for path in code_files(root / folder):
             for name in includes(path):
                 ours = resolve(root, path, name)
-                if ours and not any(ours.is_relative_to(root / f) for f in (folder, "include", "models")):
+                # A benchmark may look at a part that no public header shows: how fast a hash is.
+                seen = (folder, "include", "models") + (("src/files",) if folder == "bench" else ())
+                if ours and not any(ours.is_relative_to(root / f) for f in seen):
                     yield f"{path.relative_to(root)}: includes {name}; {folder} sees include/fsdp and models only"
     for path in code_files(root / "models"):
         for name in includes(path):
