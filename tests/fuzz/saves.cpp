@@ -36,7 +36,7 @@ void Saves::save(const ShardedModel& model, torch::optim::Optimizer& optimizer, 
     saver_ = std::make_unique<BackgroundSaver>(folder(world) + "/beside", SaveOptions{.keep_last = 1}, 512);
   saver_->wait();
   if (world.rank() == 0) compare();
-  then_ = state_dict(model, {.offload = true, .rank0_only = true});
+  then_ = state_dict(model, {.offload = true});
   saver_->save({.model = model, .optimizer = &optimizer, .step = static_cast<int64_t>(at), .rng = false});
 }
 

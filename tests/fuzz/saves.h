@@ -27,7 +27,7 @@ class Saves {
   std::string folder_;
   bool owner_ = false;
   std::unique_ptr<BackgroundSaver> saver_;
-  StateDict then_{"tensor"};  // on rank 0
+  StateDict then_{"tensor"};
 };
 
 }  // namespace fsdp::fuzz
