@@ -22,8 +22,6 @@ namespace fsdp {
 
 namespace detail {
 
-namespace {
-
 // A stream of the thread's own, behind what the training had issued when the save began.
 class BesideTraining {
  public:
@@ -45,8 +43,6 @@ class BesideTraining {
   std::optional<c10::Stream> stream_;
   std::optional<c10::Event> reached_;
 };
-
-}  // namespace
 
 // Host memory for copies, used again by the next save.
 class Staging {
