@@ -26,7 +26,8 @@ void write_text(FileOps& files, const std::string& path, const std::string& text
 void remove_tree(FileOps& files, const std::string& path) {
   if (!files.exists(path)) return;
   if (files.is_link(path) || !files.is_folder(path)) return files.remove_file(path);
-  for (const std::string& name : files.list(path)) remove_tree(files, path + "/" + name);
+  for (const std::string& name : files.list(path))
+    remove_tree(files, std::string(path).append("/").append(name));
   files.remove_folder(path);
 }
 

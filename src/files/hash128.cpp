@@ -1,6 +1,6 @@
 #include "files/hash128.h"
 
-#define XXH_INLINE_ALL
+#define XXH_INLINE_ALL  // NOLINT(readability-identifier-naming)
 #include <xxhash.h>
 
 namespace fsdp::detail {
