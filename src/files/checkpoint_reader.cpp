@@ -68,7 +68,7 @@ BlockReader& CheckpointReader::file(int32_t index) {
   return *opened_.front().reader;
 }
 
-TensorReader::TensorReader(CheckpointReader& checkpoint, const SavedTensor& tensor)
+SavedTensorReader::SavedTensorReader(CheckpointReader& checkpoint, const SavedTensor& tensor)
     : checkpoint_(checkpoint), tensor_(tensor), element_(dtype_bytes(tensor.dtype)) {
   bytes_ = checked_numel(tensor.shape, "a tensor") * element_;
   if (!tensor.order.empty() || bytes_ == 0) return;
@@ -81,7 +81,7 @@ TensorReader::TensorReader(CheckpointReader& checkpoint, const SavedTensor& tens
   std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
 }
 
-void TensorReader::read(int64_t begin, int64_t end, const BlockReader::Take& take) {
+void SavedTensorReader::read(int64_t begin, int64_t end, const BlockReader::Take& take) {
   if (begin >= end) return;
   if (pieces_.empty()) {
     assemble();
@@ -97,7 +97,7 @@ void TensorReader::read(int64_t begin, int64_t end, const BlockReader::Take& tak
   }
 }
 
-void TensorReader::assemble() {
+void SavedTensorReader::assemble() {
   if (!whole_.empty()) return;
   // A manifest may promise more than there is: files that are too short are found before memory is asked for.
   for (const SavedBox& saved : tensor_.boxes) checkpoint_.file(saved.file);
@@ -106,7 +106,7 @@ void TensorReader::assemble() {
 }
 
 // Rows of a box, its last dimension, lie whole in the tensor.
-void TensorReader::scatter(const SavedBox& saved) {
+void SavedTensorReader::scatter(const SavedBox& saved) {
   const std::vector<int64_t>& shape = tensor_.shape;
   const Box& box = saved.box;
   const int64_t row_bytes = box.extent.back() * element_;

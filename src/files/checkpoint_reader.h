@@ -43,9 +43,9 @@ class CheckpointReader {
 
 // One tensor of a checkpoint. Boxes that are runs of the row-major tensor are streamed. A tensor with another
 // memory order (Note [Saved tensors]) is put together in memory at first use.
-class TensorReader {
+class SavedTensorReader {
  public:
-  TensorReader(CheckpointReader& checkpoint, const SavedTensor& tensor);
+  SavedTensorReader(CheckpointReader& checkpoint, const SavedTensor& tensor);
 
   int64_t bytes() const { return bytes_; }
   // Passes the bytes [begin, end) of the row-major tensor on to `take`, in order and in several pieces.

@@ -55,7 +55,7 @@ std::vector<TensorPair> pair_tensors(const Manifest& first, const Manifest& seco
   return pairs;
 }
 
-std::span<const std::byte> read_piece(TensorReader& reader, int64_t begin, int64_t end,
+std::span<const std::byte> read_piece(SavedTensorReader& reader, int64_t begin, int64_t end,
                                       std::vector<std::byte>& into) {
   into.clear();
   reader.read(begin, end,
@@ -92,7 +92,7 @@ CheckpointDifference diff_checkpoints(const std::string& first, const std::strin
   for (const TensorPair& pair : pairs) total += pair.info.bytes;
   std::vector<std::byte> a, b;
   for (const TensorPair& pair : pairs) {
-    TensorReader from(one, *pair.first), to(other, *pair.second);
+    SavedTensorReader from(one, *pair.first), to(other, *pair.second);
     ElementDifference found;
     for (int64_t begin = 0; begin < pair.info.bytes; begin += kBlockBytes) {
       const int64_t end = std::min(pair.info.bytes, begin + kBlockBytes);

@@ -102,7 +102,7 @@ class HfWriter {
     int64_t at = 0;
     for (const HfTensor* tensor : part.tensors) {
       const SavedTensor& saved = source_.manifest().tensors.at(tensor->source);
-      const int64_t end = at + TensorReader(source_, saved).bytes();
+      const int64_t end = at + SavedTensorReader(source_, saved).bytes();
       entries.push_back(
           {.name = tensor->name, .dtype = saved.dtype, .shape = saved.shape, .begin = at, .end = end});
       at = end;
@@ -112,7 +112,7 @@ class HfWriter {
     file->write(std::as_bytes(std::span(header)), 0);
     at = static_cast<int64_t>(header.size());
     for (const HfTensor* tensor : part.tensors) {
-      TensorReader reader(source_, source_.manifest().tensors.at(tensor->source));
+      SavedTensorReader reader(source_, source_.manifest().tensors.at(tensor->source));
       reader.read(0, reader.bytes(), [&](std::span<const std::byte> piece) {
         file->write(piece, at);
         at += static_cast<int64_t>(piece.size());
