@@ -145,6 +145,20 @@ def check_comm_arrows(root):
                 yield f"{where}: includes {name}, but comm/{folder or path.name} may not see comm/{other}"
 
 
+TYPE = re.compile(r"^(?:class|struct)(?: \[\[\w+\]\])? (\w+)(?: final)?(?: :[^:].*| *)\{", re.MULTILINE)
+UNNAMED = re.compile(r"^namespace \{$.*?^\}  // namespace$", re.MULTILINE | re.DOTALL)
+
+
+def check_type_names(root):
+    """Two types of one name in one namespace share their destructors, silently: the linker takes either."""
+    seen = {}
+    for path in code_files(root / "src") + code_files(root / "include"):
+        for name in TYPE.findall(UNNAMED.sub("", path.read_text(encoding="utf-8"))):
+            first = seen.setdefault(name, path)
+            if first != path:
+                yield f"{path.relative_to(root)}: the type {name} is defined in {first.relative_to(root)} too"
+
+
 def check_users(root):
     for folder in ("app", "examples", "bench"):
         for path in code_files(root / folder):
@@ -222,7 +236,7 @@ def check_columns(root):
 
 def check(root):
     root = Path(root).resolve()
-    rules = (check_registered, check_arrows, check_comm_arrows, check_users, check_public_headers, check_devices,
+    rules = (check_registered, check_arrows, check_comm_arrows, check_type_names, check_users, check_public_headers, check_devices,
              check_columns, check_sizes)
     return [breach for rule in rules for breach in rule(root)]
 

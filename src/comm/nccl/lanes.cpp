@@ -84,11 +84,11 @@ void NcclLanes::throw_creation(const NcclFailure& failure) const {
                    .reason = failure.what() + creation_advice(failure.result())});
 }
 
-void NcclLanes::throw_if_faulted(const InFlight& operation) const {
+void NcclLanes::throw_if_faulted(const NcclOperation& operation) const {
   if (auto error = watchdog_->fault(operation)) throw CommError(*error);
 }
 
-void NcclLanes::wait(const InFlight& operation, std::chrono::milliseconds timeout, bool blocking) {
+void NcclLanes::wait(const NcclOperation& operation, std::chrono::milliseconds timeout, bool blocking) {
   throw_if_faulted(operation);
   operation.done->block(current_stream());
   if (!blocking) return;
@@ -109,7 +109,7 @@ void NcclLanes::wait(const InFlight& operation, std::chrono::milliseconds timeou
 
 class NcclLanes::DeviceWork final : public PendingWork {
  public:
-  DeviceWork(NcclLanes& lanes, InFlight operation, std::vector<at::Tensor> keep)
+  DeviceWork(NcclLanes& lanes, NcclOperation operation, std::vector<at::Tensor> keep)
       : lanes_(lanes), operation_(std::move(operation)), keep_(std::move(keep)) {}
   void wait(std::chrono::milliseconds timeout, bool blocking) override {
     lanes_.wait(operation_, timeout, blocking);
@@ -117,13 +117,13 @@ class NcclLanes::DeviceWork final : public PendingWork {
 
  private:
   NcclLanes& lanes_;
-  InFlight operation_;
+  NcclOperation operation_;
   std::vector<at::Tensor> keep_;  // until the current stream is ordered behind the operation
 };
 
 WorkPtr NcclLanes::enqueue(NcclLane& lane, OpInfo info, std::string signature, std::vector<at::Tensor> keep,
                            const std::function<void(cudaStream_t)>& call) {
-  InFlight operation{
+  NcclOperation operation{
       .info = std::move(info), .sequence = sequence_++, .signature = std::move(signature), .done = nullptr};
   throw_if_faulted(operation);
   watchdog_->begin(operation);

@@ -47,8 +47,8 @@ class NcclLanes {
   NcclLane open_lane(const std::string& key);
   void abort_lanes();
   [[noreturn]] void throw_creation(const NcclFailure& failure) const;
-  void throw_if_faulted(const InFlight& operation) const;
-  void wait(const InFlight& operation, std::chrono::milliseconds timeout, bool blocking);
+  void throw_if_faulted(const NcclOperation& operation) const;
+  void wait(const NcclOperation& operation, std::chrono::milliseconds timeout, bool blocking);
   c10::Stream current_stream() const { return device_.getStream(info_.device); }
 
   GroupInfo info_;

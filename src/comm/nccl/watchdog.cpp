@@ -52,7 +52,7 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-void Watchdog::begin(const InFlight& operation) {
+void Watchdog::begin(const NcclOperation& operation) {
   const std::lock_guard lock(mutex_);
   queue_.push_back(operation);
 }
@@ -71,7 +71,7 @@ bool Watchdog::faulted() const {
   return found_.has_value();
 }
 
-std::optional<CommError> Watchdog::fault(const InFlight& operation) const {
+std::optional<CommError> Watchdog::fault(const NcclOperation& operation) const {
   const std::lock_guard lock(mutex_);
   if (!found_) return std::nullopt;
   return CommError({.fault = found_->kind,
@@ -170,7 +170,7 @@ void Watchdog::report_failure(const std::string& what) {
 }
 
 void Watchdog::look_for_late() {
-  std::optional<InFlight> late;
+  std::optional<NcclOperation> late;
   {
     const std::lock_guard lock(mutex_);
     if (!queue_.empty() && elapsed_since(queue_.front().issued_at) > info_.options.timeout)
@@ -181,7 +181,7 @@ void Watchdog::look_for_late() {
 
 // Every rank that times out writes what it waits in; a rank that writes nothing has not come this far, one
 // that writes something else has gone another way.
-void Watchdog::report_late(const InFlight& late) {
+void Watchdog::report_late(const NcclOperation& late) {
   const auto key = [&](int rank) {
     return "late/" + std::to_string(late.sequence) + "/" + std::to_string(rank);
   };

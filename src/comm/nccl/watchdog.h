@@ -20,7 +20,7 @@
 namespace fsdp::detail {
 
 // An operation enqueued on a device.
-struct InFlight {
+struct NcclOperation {
   OpInfo info;
   uint64_t sequence = 0;
   std::string signature;  // what peers must have issued as well
@@ -48,17 +48,17 @@ class Watchdog {
   ~Watchdog();
 
   // An operation is begun before it is enqueued and, once it is, given the event that marks its end.
-  void begin(const InFlight& operation);
+  void begin(const NcclOperation& operation);
   void enqueued(uint64_t sequence, std::shared_ptr<c10::Event> done);
   // The fault as seen by this operation; nothing while all is well.
-  std::optional<CommError> fault(const InFlight& operation) const;
+  std::optional<CommError> fault(const NcclOperation& operation) const;
   bool faulted() const;
   void report(CommFault kind, int culprit, const std::string& reason);
   void abort(AbortCause cause, const std::string& reason);
   // Of a group that was aborted, here or by a rank that wrote so into the store.
   AbortCause abort_cause() const;
   // `late` was not done in time: finds out through the store who is to blame, and reports that.
-  void report_late(const InFlight& late);
+  void report_late(const NcclOperation& late);
   // NCCL said `what`: names the dead peer behind it, if there is one.
   void report_failure(const std::string& what);
 
@@ -88,7 +88,7 @@ class Watchdog {
   std::vector<int> watched_;  // group ranks, in the order of watch_
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<InFlight> queue_;
+  std::deque<NcclOperation> queue_;
   std::optional<Found> found_;
   bool stopping_ = false;
   std::thread thread_;
