@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+#include <map>
 
 #include "checkpoint/box_copy.h"
 #include "files/safetensors.h"
@@ -176,10 +176,12 @@ TensorReader::TensorReader(const FileOps& files, std::string folder, const Manif
     : files_(files), folder_(std::move(folder)), manifest_(manifest) {}
 
 BlockReader& TensorReader::file(int32_t index) {
-  auto& reader = open_[index];
-  if (!reader)
-    reader = std::make_unique<BlockReader>(files_, folder_, manifest_.files[static_cast<size_t>(index)]);
-  return *reader;
+  if (index != open_index_) {
+    open_index_ = -1;
+    open_ = std::make_unique<BlockReader>(files_, folder_, manifest_.files[static_cast<size_t>(index)]);
+    open_index_ = index;
+  }
+  return *open_;
 }
 
 void TensorReader::verify(const std::vector<Held>& tensors) {

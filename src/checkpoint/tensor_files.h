@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,7 +42,8 @@ class TensorReader {
   const FileOps& files_;
   std::string folder_;
   const Manifest& manifest_;
-  std::map<int32_t, std::unique_ptr<BlockReader>> open_;
+  std::unique_ptr<BlockReader> open_;  // one file at a time: reads are in the order of files
+  int32_t open_index_ = -1;
 };
 
 }  // namespace fsdp::detail

@@ -236,8 +236,8 @@ def check_columns(root):
 
 def check(root):
     root = Path(root).resolve()
-    rules = (check_registered, check_arrows, check_comm_arrows, check_type_names, check_users, check_public_headers, check_devices,
-             check_columns, check_sizes)
+    rules = (check_registered, check_arrows, check_comm_arrows, check_type_names, check_users, check_public_headers,
+             check_devices, check_columns, check_sizes)
     return [breach for rule in rules for breach in rule(root)]
 
 
