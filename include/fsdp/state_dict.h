@@ -52,10 +52,11 @@ void visit_state_dict(const ShardedModel& model, const StateDictOptions& options
 void load_state_dict(const ShardedModel& model, const StateDict& state, bool strict = true);
 
 // What the optimizer keeps of parameters: names as in checkpoints, "state.<parameter>.exp_avg", and ".step",
-// an fp64 scalar. For optimizers over model.parameters(); `format` as in RunState. Collective, between steps.
+// an fp64 scalar; local ones begin with "flat.". For optimizers over model.parameters(); `format` as in
+// RunState. Collective, between steps.
 StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
                                const StateDictOptions& options = {}, const OptimizerFormat* format = nullptr);
-// Replaces the optimizer's state by what `state` holds, full or sharded. Options of groups stay as they are.
+// Replaces the optimizer's state by what `state` holds, of any type. Options of groups stay as they are.
 // Throws CheckpointError, before anything is changed, if it does not fit. Collective, between steps.
 void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
                                const StateDict& state, const OptimizerFormat* format = nullptr);

@@ -148,6 +148,7 @@ struct Prepared {
   std::optional<OptimizerState> optimizer;
   std::vector<Held> moments;
   RunTensors run;
+  std::optional<TensorReader> reader;
 };
 
 void prepare_optimizer(Prepared& prepared, const Model& model, RunState& run,
@@ -205,17 +206,16 @@ void prepare(Prepared& prepared, FileOps& files, const Model& model, RunState& r
     prepared.optimizer.reset();
     prepared.moments.clear();
   }
+  TensorReader& reader = prepared.reader.emplace(files, report.path, manifest);
   if (!options.verify_first) return;
-  TensorReader reader(files, report.path, manifest);
   reader.verify(prepared.model->params);
   for (const auto& [held, tensor] : prepared.model->own) reader.verify({held});
   reader.verify(prepared.moments);
   reader.verify(prepared.run.holes);
 }
 
-void fill(Prepared& prepared, FileOps& files, Model& model, RunState& run, const LoadOptions& options,
-          const LoadReport& report) {
-  TensorReader reader(files, report.path, prepared.manifest);
+void fill(Prepared& prepared, Model& model, RunState& run, const LoadOptions& options) {
+  TensorReader& reader = *prepared.reader;
   announce_writes(model);
   reader.fill(prepared.model->params);
   for (auto& [held, tensor] : prepared.model->own) {
@@ -263,7 +263,7 @@ LoadReport load_run(FileOps& files, const std::string& path, RunState& run, cons
     prepared.manifest = std::move(opened.manifest);
     prepare(prepared, files, model, run, options, report);
   }));
-  meeting.agree(error_of([&] { fill(prepared, files, model, run, options, report); }));
+  meeting.agree(error_of([&] { fill(prepared, model, run, options); }));
   return report;
 }
 

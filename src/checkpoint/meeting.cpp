@@ -30,7 +30,8 @@ std::string Meeting::from_0(const std::string& mine) {
   const int round = round_++;
   if (world_.size() == 1) return mine;
   if (world_.rank() != 0) return await(key(round, 0), 0);
-  world_.store()->set(key(round, 0), std::vector<uint8_t>(mine.begin(), mine.end()));
+  given_.push_back(key(round, 0));
+  world_.store()->set(given_.back(), std::vector<uint8_t>(mine.begin(), mine.end()));
   return mine;
 }
 
@@ -45,6 +46,8 @@ std::vector<std::string> Meeting::to_0(const std::string& mine) {
     texts.push_back(await(key(round, rank), rank));
     world_.store()->deleteKey(key(round, rank));
   }
+  for (const std::string& read : given_) world_.store()->deleteKey(read);
+  given_.clear();
   return texts;
 }
 

@@ -34,6 +34,7 @@ class Meeting {
   std::string doing_, prefix_;
   std::chrono::milliseconds timeout_;
   int round_ = 0;
+  std::vector<std::string> given_;  // by rank 0; the next answer of every rank says that it was read
 };
 
 }  // namespace fsdp::detail

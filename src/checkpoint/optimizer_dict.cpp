@@ -26,6 +26,43 @@ at::Tensor elements_of(const Held& held) {
   return held.real_pairs ? at::view_as_complex(held.flat.view({-1, 2})) : held.flat;
 }
 
+// Begins the name of a moment that is this rank's run of elements.
+constexpr std::string_view kFlat = "flat.";
+
+StateEntry local_entry(const Held& held, const StateDictOptions& options) {
+  StateEntry entry = flat_entry(elements_of(held), options);
+  entry.shape = held.shape;
+  if (held.real_pairs) entry.shape.pop_back();
+  return entry;
+}
+
+// An entry of a state dict that is loaded.
+struct Given {
+  const StateEntry* entry = nullptr;
+  bool flat = false;
+};
+
+// By the names that checkpoints use; those without a box say nothing.
+std::map<std::string, Given> given_by(const StateDict& state) {
+  std::map<std::string, Given> given;
+  for (const auto& item : state) {
+    const bool flat = item.key().starts_with(kFlat);
+    if (!item.value().boxes.empty())
+      given[flat ? item.key().substr(kFlat.size()) : item.key()] = {.entry = &item.value(), .flat = flat};
+  }
+  return given;
+}
+
+SavedTensor described(const std::string& name, const StateEntry& entry) {
+  SavedTensor tensor;
+  const at::ScalarType dtype = entry.boxes.front().tensor.scalar_type();
+  tensor.real_pairs = dtype == at::kComplexDouble;
+  tensor.shape = entry.shape;
+  if (tensor.real_pairs) tensor.shape.push_back(2);
+  tensor.dtype = tensor.real_pairs ? "F64" : dtype_name(dtype, name);
+  return tensor;
+}
+
 bool counts_steps(const std::string& name) { return name.ends_with(".step"); }
 
 // A rank whose slice of a parameter is empty may have no state for it: of all ranks together, dtypes by name,
@@ -77,9 +114,10 @@ StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
   StateDict state("moment");
   if (options.type != StateDictType::full) {
     for (const auto& [name, one] : mine)
-      state.insert(name, options.type == StateDictType::local && !detail::counts_steps(name)
-                             ? detail::flat_entry(one->flat, options)
-                             : detail::box_entry(*one, options));
+      if (options.type == StateDictType::local && !detail::counts_steps(name))
+        state.insert(std::string(detail::kFlat) + name, detail::local_entry(*one, options));
+      else
+        state.insert(name, detail::box_entry(*one, options));
     return state;
   }
   const bool here = !options.rank0_only || own.world.rank() == 0;
@@ -115,30 +153,29 @@ void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
   detail::Meeting meeting(own.world, "an optimizer's state dict is loaded", detail::kPatience);
   std::optional<detail::OptimizerState> prepared;
   std::vector<detail::Held> holes;
+  const std::map<std::string, detail::Given> given = detail::given_by(state);
   meeting.agree(detail::error_of([&] {
     prepared.emplace(own, optimizer, format);
     detail::Manifest names;
-    for (const auto& item : state) {
-      if (item.value().boxes.empty()) continue;
-      const at::ScalarType dtype = item.value().boxes.front().tensor.scalar_type();
-      detail::SavedTensor& tensor = names.tensors[item.key()];
-      tensor.real_pairs = dtype == at::kComplexDouble;
-      tensor.shape = item.value().shape;
-      if (tensor.real_pairs) tensor.shape.push_back(2);
-      tensor.dtype = tensor.real_pairs ? "F64" : detail::dtype_name(dtype, item.key());
-    }
+    for (const auto& [name, one] : given) names.tensors[name] = detail::described(name, *one.entry);
     std::vector<std::string> errors;
     holes = prepared->prepare(
         names, [](const std::string& name) { return name; }, errors);
     for (const detail::Held& hole : holes)
-      if (const std::string wrong = detail::mismatch(hole, state[hole.name], false); !wrong.empty())
+      if (const std::string wrong =
+              detail::mismatch(hole, *given.at(hole.name).entry, given.at(hole.name).flat);
+          !wrong.empty())
         errors.push_back(wrong);
     std::string words;
     for (const std::string& error : errors) words += "\n  " + error;
     if (!words.empty())
       throw CheckpointError("the state dict does not fit the optimizer; nothing was loaded:" + words);
   }));
-  for (const detail::Held& hole : holes) detail::fill(hole, state[hole.name]);
+  for (const detail::Held& hole : holes)
+    if (const detail::Given& one = given.at(hole.name); one.flat)
+      detail::fill_flat(hole, *one.entry);
+    else
+      detail::fill(hole, *one.entry);
   prepared->attach(detail::Json::array());
 }
 

@@ -3,7 +3,6 @@
 #include <fsdp/error.h>
 #include <fsdp/version.h>
 
-#include <random>
 #include <thread>
 
 #include "base/log.h"
@@ -20,12 +19,6 @@ namespace fsdp {
 namespace detail {
 
 namespace {
-
-std::string random_id() {
-  std::random_device device;
-  const uint64_t word = uint64_t{device()} << 32 | device();
-  return to_hex({.high = 0, .low = word}).substr(16);
-}
 
 // Held until the world ends: two runs in one folder would delete each other's checkpoints.
 void lock_folder(const World& world, RunFolder& folder, std::string path) {
@@ -81,7 +74,7 @@ std::string write_snapshot(FileOps& files, const std::string& path, Meeting& mee
   meeting.agree(error_of([&] {
     if (!first) return;
     lock_folder(world, folder, path);
-    id = random_id();
+    id = new_save_id();
     begun = folder.begin(snapshot.step, id);
   }));
   id = meeting.from_0(id);

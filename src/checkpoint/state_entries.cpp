@@ -68,6 +68,10 @@ std::string mismatch(const Held& held, const StateEntry& given, bool flat) {
   return covered < held.flat.numel() ? "'" + held.name + "' is not all there on this rank" : "";
 }
 
+void fill_flat(const Held& held, const StateEntry& given) {
+  held.flat.copy_(in_form_of(held, given).boxes.front().tensor.reshape({-1}));
+}
+
 void fill(const Held& held, const StateEntry& given) {
   const StateEntry entry = in_form_of(held, given);
   for (const HeldBox& mine : boxes_of(held))

@@ -21,5 +21,6 @@ at::Tensor kept(const at::Tensor& tensor, const StateDictOptions& options);
 // memory.
 std::string mismatch(const Held& held, const StateEntry& entry, bool flat);
 void fill(const Held& held, const StateEntry& entry);
+void fill_flat(const Held& held, const StateEntry& entry);
 
 }  // namespace fsdp::detail

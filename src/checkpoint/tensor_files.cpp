@@ -131,8 +131,10 @@ at::Tensor bytes_of(std::span<const std::byte> bytes) {
 }
 
 // A block at a time where elements follow each other as in the file, else all of it.
-void read_run(BlockReader& file, const ReadRun& run) {
+void read_run(BlockReader& file, const ReadRun& run, bool in_place) {
   const bool same = run.saved == run.into.scalar_type() && run.into.is_contiguous();
+  if (same && in_place && run.into.is_cpu())
+    return file.read_into(run.begin, {static_cast<std::byte*>(run.into.data_ptr()), run.into.nbytes()});
   at::Tensor bytes =
       same ? flat_bytes(run.into) : at::empty({run.end - run.begin}, at::TensorOptions().dtype(at::kByte));
   int64_t at = 0;
@@ -187,10 +189,11 @@ BlockReader& TensorReader::file(int32_t index) {
 void TensorReader::verify(const std::vector<Held>& tensors) {
   for (const ReadRun& run : plan_reads(tensors, manifest_))
     file(run.file).read(run.begin, run.end, [](std::span<const std::byte>) {});
+  verified_ = true;
 }
 
 void TensorReader::fill(const std::vector<Held>& tensors) {
-  for (const ReadRun& run : plan_reads(tensors, manifest_)) read_run(file(run.file), run);
+  for (const ReadRun& run : plan_reads(tensors, manifest_)) read_run(file(run.file), run, verified_);
 }
 
 }  // namespace fsdp::detail

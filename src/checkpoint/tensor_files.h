@@ -30,10 +30,11 @@ class TensorReader {
   // `manifest` must outlive it.
   TensorReader(const FileOps& files, std::string folder, const Manifest& manifest);
 
-  // Reads and checks every block that fill() would use.
+  // Reads and checks every block that fill() would use. All that is to be filled is verified, or nothing is.
   void verify(const std::vector<Held>& tensors);
   // The elements of `flat` become what was saved, cast where the dtypes differ. Their names and shapes are
-  // the manifest's. Written by operators, so that other ranks' readers are waited for.
+  // the manifest's. Every block is checked before its bytes are used; in place where verify() has found it
+  // sound before, which saves a copy.
   void fill(const std::vector<Held>& tensors);
 
  private:
@@ -44,6 +45,7 @@ class TensorReader {
   const Manifest& manifest_;
   std::unique_ptr<BlockReader> open_;  // one file at a time: reads are in the order of files
   int32_t open_index_ = -1;
+  bool verified_ = false;
 };
 
 }  // namespace fsdp::detail

@@ -61,18 +61,26 @@ BlockReader::BlockReader(const FileOps& files, const std::string& folder, const 
                           " is damaged, or a file of another checkpoint: its header is not the one saved");
 }
 
+int64_t BlockReader::block_bytes(int64_t index) const {
+  return std::min(kBlockBytes, saved_.data_bytes - index * kBlockBytes);
+}
+
+// All of a block, checked.
+void BlockReader::fetch(int64_t index, std::span<std::byte> into) const {
+  const int64_t first = saved_.header_bytes + index * kBlockBytes;
+  file_->read(into, first);
+  const bool hashed = !saved_.blocks.empty();  // files of others are not
+  if (hashed && hash128(into) != saved_.blocks[static_cast<size_t>(index)])
+    throw CheckpointError(path_ + " is damaged: bytes " + std::to_string(first) + " to " +
+                          std::to_string(first + static_cast<int64_t>(into.size())) +
+                          " do not have the hash they were saved with");
+}
+
 std::span<const std::byte> BlockReader::block(int64_t index) {
   if (index == last_index_) return last_;
-  const int64_t first = index * kBlockBytes;
   last_index_ = -1;
-  last_.resize(static_cast<size_t>(std::min(kBlockBytes, saved_.data_bytes - first)));
-  file_->read(last_, saved_.header_bytes + first);
-  const bool hashed = !saved_.blocks.empty();  // files of others are not
-  if (hashed && hash128(last_) != saved_.blocks[static_cast<size_t>(index)])
-    throw CheckpointError(path_ + " is damaged: bytes " + std::to_string(saved_.header_bytes + first) +
-                          " to " +
-                          std::to_string(saved_.header_bytes + first + static_cast<int64_t>(last_.size())) +
-                          " do not have the hash they were saved with");
+  last_.resize(static_cast<size_t>(block_bytes(index)));
+  fetch(index, last_);
   last_index_ = index;
   return last_;
 }
@@ -84,6 +92,20 @@ void BlockReader::read(int64_t begin, int64_t end, const Take& take) {
     take(block(index).subspan(static_cast<size_t>(begin - index * kBlockBytes),
                               static_cast<size_t>(stop - begin)));
     begin = stop;
+  }
+}
+
+void BlockReader::read_into(int64_t begin, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const int64_t index = begin / kBlockBytes;
+    const int64_t skip = begin - index * kBlockBytes;
+    const auto n = std::min(static_cast<size_t>(block_bytes(index) - skip), into.size());
+    if (n == static_cast<size_t>(block_bytes(index)))
+      fetch(index, into.first(n));
+    else
+      std::ranges::copy(block(index).subspan(static_cast<size_t>(skip), n), into.begin());
+    into = into.subspan(n);
+    begin += static_cast<int64_t>(n);
   }
 }
 

@@ -42,9 +42,14 @@ class BlockReader {
   // CheckpointError before it passes on a byte of a damaged block.
   using Take = std::function<void(std::span<const std::byte>)>;
   void read(int64_t begin, int64_t end, const Take& take);
+  // Reads as many bytes from `begin` on as `into` has room for. Whole blocks are read where they belong and
+  // checked there, without a copy: when it throws CheckpointError, `into` may hold bytes of a damaged block.
+  void read_into(int64_t begin, std::span<std::byte> into);
 
  private:
   std::span<const std::byte> block(int64_t index);
+  int64_t block_bytes(int64_t index) const;
+  void fetch(int64_t index, std::span<std::byte> into) const;
 
   FilePtr file_;
   std::string path_;

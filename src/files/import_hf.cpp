@@ -3,7 +3,6 @@
 #include <fsdp/version.h>
 
 #include <algorithm>
-#include <random>
 
 #include "files/block_file.h"
 #include "files/hf_folder.h"
@@ -16,12 +15,6 @@ namespace fsdp::detail {
 namespace {
 
 constexpr const char* kWeightsFile = "shard-00000-model-00001-of-00001.safetensors";
-
-std::string new_save_id() {
-  std::random_device device;
-  const auto word = [&] { return uint64_t{device()} << 32 | device(); };
-  return to_hex({.high = word(), .low = word()});
-}
 
 // The model in `source`, in the order in which its files are read from front to back.
 HfLayout matched_model(const HfFolder& source, Json& config) {

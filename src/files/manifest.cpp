@@ -274,7 +274,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& where) {
                 std::to_string(kFormatVersion) + ". Load it with a newer build");
   if (object.integer("block_bytes") != kBlockBytes) object.fail("another size of blocks than format 1 has");
   Manifest manifest{.id = object.text("id"),
-                    .step = object.integer("step"),
+                    .step = object.integer("step", 0, INT64_MAX),
                     .world = static_cast<int>(object.integer("world", 1, INT32_MAX)),
                     .writer = object.text("writer"),
                     .files = {},

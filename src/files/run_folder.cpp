@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <random>
 #include <utility>
+
+#include "files/hash128.h"
 
 namespace fsdp::detail {
 
@@ -64,11 +67,16 @@ std::vector<RunFolder::Entry> RunFolder::entries() const {
 std::optional<RunFolder::Entry> RunFolder::latest() const {
   const std::vector<Entry> all = entries();
   if (all.empty()) return std::nullopt;
-  if (!files_.exists(at(kLatest))) return all.back();
-  std::string name = read_text(files_, at(kLatest), 1000);
-  while (name.ends_with('\n')) name.pop_back();
+  const std::string name = named_latest();
   const auto found = std::find_if(all.begin(), all.end(), [&](const Entry& one) { return one.name == name; });
   return found == all.end() ? all.back() : *found;
+}
+
+std::string RunFolder::named_latest() const {
+  if (!files_.exists(at(kLatest))) return "";
+  std::string name = read_text(files_, at(kLatest), 1000);
+  while (name.ends_with('\n')) name.pop_back();
+  return name;
 }
 
 std::shared_ptr<void> RunFolder::lock() {
@@ -138,16 +146,28 @@ void RunFolder::retire(const std::string& newest, int64_t keep_last, int64_t kee
   remove_hidden(hidden);
 }
 
+std::string new_save_id() {
+  std::random_device device;
+  const uint64_t word = uint64_t{device()} << 32 | device();
+  return to_hex({.high = 0, .low = word}).substr(kHashDigits / 2);
+}
+
 OpenCheckpoint find_checkpoint(FileOps& files, const std::string& path) {
   if (!files.exists(path)) throw CheckpointError("no checkpoint: " + path + " does not exist");
   if (!files.is_folder(path))
     throw CheckpointError(path + " is a file; a checkpoint is a folder with a " + kManifestName);
   std::string folder = path;
   if (!files.exists(path + "/" + kManifestName)) {
-    const auto latest = RunFolder(files, path).latest();
+    const RunFolder run(files, path);
+    const auto latest = run.latest();
     if (!latest)
       throw CheckpointError("no checkpoint in " + path + ": it has no " + kManifestName +
                             " and no folder step-<number> with one");
+    const std::string named = run.named_latest();
+    if (named != latest->name && parse_name(named) && files.exists(path + "/" + named))
+      throw CheckpointError(path + "/" + named + ", the latest checkpoint, has lost its " + kManifestName +
+                            ". Copy it again, or load another by its name, such as " + path + "/" +
+                            latest->name);
     folder = path + "/" + latest->name;
   }
   return {.folder = folder,

@@ -38,8 +38,10 @@ class RunFolder {
 
   // Those that were committed, by step.
   std::vector<Entry> entries() const;
-  // The one `latest` names; where it names none, the one with the highest step.
+  // The one `latest` names; where it names none that is whole, the one with the highest step.
   std::optional<Entry> latest() const;
+  // What `latest` says; empty where it is not there.
+  std::string named_latest() const;
 
   // Null: another process saves here.
   std::shared_ptr<void> lock();
@@ -62,14 +64,17 @@ class RunFolder {
   std::string path_;
 };
 
+// Digits that no other save has.
+std::string new_save_id();
+
 // A checkpoint on disk.
 struct OpenCheckpoint {
   std::string folder;
   std::string manifest_text;
 };
 
-// `path` is a checkpoint, or a run's folder, whose latest is taken. Throws CheckpointError or IoError, in
-// words that say what `path` is instead.
+// `path` is a checkpoint, or a run's folder, whose latest is taken: another one only where that is gone.
+// Throws CheckpointError or IoError, in words that say what `path` is instead.
 OpenCheckpoint find_checkpoint(FileOps& files, const std::string& path);
 
 }  // namespace fsdp::detail

@@ -44,7 +44,8 @@ struct Training {
       : model(fully_shard(world, std::make_shared<MixedNet>(), mixed_options())),
         optimizer(model.parameters(), options) {}
   void step(const World& world, int64_t number) {
-    model(model.module().batch(number * world.size() + world.rank())).backward();
+    const at::Device device = world.device();
+    model(model.module().batch_on(number * world.size() + world.rank(), device)).backward();
     optimizer.step();
     optimizer.zero_grad();
     const at::NoGradGuard no_grad;
@@ -58,13 +59,14 @@ struct Training {
 
 // What a background save holds is what a save at that moment does, though training went on at once.
 template <class Optimizer, class Options>
-void check_moment(const Options& options, int64_t staging) {
+void check_moment(const Options& options, int64_t staging,
+                  const std::function<void(int, const RankBody&)>& run = run_ranks) {
   const TempFolder folder;
   SlowFiles files;
   files.milliseconds = 30;
   for (const int ranks : {1, 3}) {
     const std::string name = std::to_string(ranks);
-    run_ranks(ranks, [&](World& world) {
+    run(ranks, [&](World& world) {
       Training<Optimizer, Options> training(world, options);
       for (int64_t step = 0; step < 2; ++step) training.step(world, step);
       save(folder / ("now" + name), training.run(2));
@@ -73,6 +75,7 @@ void check_moment(const Options& options, int64_t staging) {
       for (int64_t step = 2; step < 5; ++step) training.step(world, step);
       saver.wait();
     });
+    if (::testing::Test::IsSkipped()) return;  // there is no GPU
     EXPECT_EQ(
         difference(read_checkpoint(folder / ("later" + name)), read_checkpoint(folder / ("now" + name))), "")
         << ranks << " ranks";
@@ -85,6 +88,12 @@ TEST(BackgroundSaver, HoldsItWithRoomForSomeCopies) { check_moment<AdamW>(AdamWO
 TEST(BackgroundSaver, HoldsItWithAStockOptimizer) {
   check_moment<torch::optim::AdamW>(AdamWOptions(1e-2), INT64_MAX);
   check_moment<torch::optim::SGD>(torch::optim::SGDOptions(1e-2).momentum(0.9), 0);
+}
+
+TEST(GpuBackgroundSaver, HoldsTheMomentOfTheCall) {
+  for (const int64_t staging : {INT64_MAX, int64_t{0}, int64_t{4000}})
+    check_moment<AdamW>(AdamWOptions(1e-2), staging, run_on_gpus);
+  check_moment<torch::optim::AdamW>(AdamWOptions(1e-2), INT64_MAX, run_on_gpus);
 }
 
 TEST(BackgroundSaver, ReturnsBeforeTheDiskIsDone) {

@@ -1,17 +1,9 @@
 #include "behaviour/checkpoint_net.h"
 
-#include <unistd.h>
-
 #include "checkpoint/tensor_files.h"
 #include "files/run_folder.h"
 
 namespace fsdp::testing {
-
-TempFolder::TempFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "fsdp-test-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-  path_ = name;
-}
 
 MixedNet::MixedNet(uint64_t seed) {
   const SeededHere seeded(seed);

@@ -4,8 +4,6 @@
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,23 +11,9 @@
 
 #include "support/learners.h"
 #include "support/ranks.h"
+#include "support/temp_folder.h"  // IWYU pragma: export
 
 namespace fsdp::testing {
-
-// A folder of its own, gone at the end.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Uneven sizes, rows longer than a shard, tied, frozen, several dtypes, complex, channels last, a scalar, a
 // tensor without elements; buffers of three types; a submodule to be ignored.

@@ -1,5 +1,4 @@
 // Promise: a rank holds 4N/W of state, and a step's extra memory is the planned slots and gradient buffers.
-#include <c10/core/CachingDeviceAllocator.h>
 #include <gtest/gtest.h>
 
 #include "base/host_pool.h"
@@ -138,26 +137,6 @@ INSTANTIATE_TEST_SUITE_P(
     WorldSizes, Memory,
     ::testing::ValuesIn(std::vector<std::pair<int, bool>>{
         {1, true}, {2, false}, {4, false}, {8, false}, {2, true}, {4, true}, {8, true}}));
-
-// What LibTorch's allocator of a device has handed out, now and at most.
-class DeviceMemory {
- public:
-  explicit DeviceMemory(c10::Device device)
-      : device_(device), allocator_(c10::getDeviceAllocator(device.type())), before_(bytes().current) {}
-  int64_t live_bytes() const { return bytes().current - before_; }
-  int64_t peak_bytes() const { return bytes().peak - before_; }
-  void restart_peak() { allocator_->resetPeakStats(device_.index()); }
-
- private:
-  c10::CachingAllocator::Stat bytes() const {
-    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return allocator_->getDeviceStats(device_.index()).allocated_bytes[all];
-  }
-
-  c10::Device device_;
-  c10::DeviceAllocator* allocator_;
-  int64_t before_;
-};
 
 // The same formula. A rank has its own slots and gradient buffers, in memory of LibTorch's allocator, which
 // rounds every tensor up.

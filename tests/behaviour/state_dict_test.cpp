@@ -77,11 +77,14 @@ TEST(StateDict, MomentsGoToAnotherOptimizer) {
     run_ranks(ranks, [&](World& world) {
       Pair pair(world), plain(world);
       for (int64_t step = 0; step < 3; ++step) pair.step(world, step);
-      for (const auto type : {StateDictType::full, StateDictType::sharded}) {
+      for (const auto type : {StateDictType::full, StateDictType::local, StateDictType::sharded}) {
         Pair next(world);
         load_state_dict(next.model, state_dict(pair.model));
         const StateDict moments = optimizer_state_dict(pair.model, pair.optimizer, {.type = type});
-        require(moments.contains("state.up.weight.exp_avg") || type == StateDictType::sharded, "names");
+        require(moments.contains("state.up.weight.exp_avg") || type != StateDictType::full, "names");
+        require(moments.contains("flat.state.scale.exp_avg") == (type == StateDictType::local) ||
+                    world.size() > 1,
+                "names of local ones");
         load_optimizer_state_dict(next.model, next.optimizer, moments);
         Pair again(world);
         load_state_dict(again.model, state_dict(pair.model));

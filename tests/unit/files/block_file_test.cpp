@@ -81,7 +81,11 @@ TEST(BlockFile, AnyPartCanBeRead) {
     reader.read(begin, end, [&](std::span<const std::byte> bytes) {
       got.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     });
-    EXPECT_TRUE(got == data.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+    const std::string wanted = data.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    EXPECT_TRUE(got == wanted);
+    std::string in_place(wanted.size(), '\0');
+    reader.read_into(begin, std::as_writable_bytes(std::span(in_place)));
+    EXPECT_TRUE(in_place == wanted) << begin << " to " << end;
   }
 }
 
@@ -110,6 +114,9 @@ TEST(BlockFile, BytesOfADamagedBlockAreNeverPassedOn) {
     EXPECT_THAT([&] { read_into(got, folder.path(), saved, 0, saved.data_bytes); },
                 ThrowsMessage<CheckpointError>(HasSubstr("is damaged: bytes ")));
     EXPECT_TRUE(got == data.substr(0, static_cast<size_t>(byte / kBlockBytes * kBlockBytes)));
+    BlockReader reader(posix_files(), folder.path(), saved);
+    std::string in_place(data.size(), '\0');
+    EXPECT_THROW(reader.read_into(0, std::as_writable_bytes(std::span(in_place))), CheckpointError);
     flip(folder / "f", 6 + byte, i % 8);
   }
 }

@@ -395,6 +395,7 @@ TEST(Manifest, NumbersThatAreHugeAreRefused) {
   }
   expect_refused_with("/step", 1e300, "not an integer");
   expect_refused_with("/step", UINT64_MAX, "not an integer");
+  expect_refused_with("/step", -1, "not an integer that is possible");
   expect_refused_with("/world", 0, "not an integer that is possible");
   expect_refused_with("/world", int64_t{1} << 31, "not an integer that is possible");
 }

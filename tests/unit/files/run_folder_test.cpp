@@ -17,6 +17,7 @@ using detail::Manifest;
 using detail::posix_files;
 using detail::RunFolder;
 using detail::write_text;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -81,6 +82,17 @@ TEST_F(RunFolderTest, ALatestThatNamesNothingIsTheHighestStep) {
   }
   posix_files().remove_file(path_ + "/latest");
   EXPECT_EQ(latest(), "step-00000020");
+}
+
+TEST_F(RunFolderTest, ALatestThatIsGoneIsPassedOverButADamagedOneIsNot) {
+  save(10);
+  save(20);
+  posix_files().remove_file(path_ + "/step-00000020/manifest.json");
+  EXPECT_THAT([&] { find_checkpoint(posix_files(), path_); },
+              ThrowsMessage<CheckpointError>(AllOf(HasSubstr("step-00000020, the latest checkpoint, has lost"),
+                                                   HasSubstr("such as " + path_ + "/step-00000010"))));
+  remove_tree(posix_files(), path_ + "/step-00000020");
+  EXPECT_EQ(find_checkpoint(posix_files(), path_).folder, path_ + "/step-00000010");
 }
 
 TEST_F(RunFolderTest, AStepSavedAgainIsAnotherGeneration) {
