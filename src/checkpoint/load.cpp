@@ -264,6 +264,7 @@ LoadReport load_run(FileOps& files, const std::string& path, RunState& run, cons
     prepare(prepared, files, model, run, options, report);
   }));
   meeting.agree(error_of([&] { fill(prepared, model, run, options); }));
+  meeting.end();
   return report;
 }
 

@@ -59,6 +59,7 @@ void Meeting::agree(const std::string& my_error) {
   const std::string verdict =
       from_0(first < 0 ? "" : std::to_string(first) + " " + all[static_cast<size_t>(first)]);
   if (verdict.empty()) return;
+  end();
   const size_t space = verdict.find(' ');
   throw_error(verdict.substr(space + 1), world_.size() > 1 ? std::stoi(verdict.substr(0, space)) : -1);
 }

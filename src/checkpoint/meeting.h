@@ -21,8 +21,10 @@ class Meeting {
   std::string from_0(const std::string& mine);
   // All ranks' texts in order, on rank 0; elsewhere nothing.
   std::vector<std::string> to_0(const std::string& mine);
-  // Throws, on all ranks, the error of the lowest rank that has one: see error_of().
+  // Throws, on all ranks, the error of the lowest rank that has one: see error_of(). Ends the meeting then.
   void agree(const std::string& my_error);
+  // All ranks have read what rank 0 gave: it may leave, and take the store with it. The last call.
+  void end() { to_0(""); }
 
   const World& world() const { return world_; }
 

@@ -83,7 +83,9 @@ Json moments_of_all(const Model& model, const std::vector<Holding>& held) {
       all[name]["steps"] = std::max(before, about.at("steps").get<double>());
     }
   }
-  return parse_json(meeting.from_0(all.dump()), "moments of all ranks");
+  const std::string text = meeting.from_0(all.dump());
+  meeting.end();
+  return parse_json(text, "moments of all ranks");
 }
 
 // `flat`, this rank's part of a parameter, becomes all of it. Collective in the row.
@@ -171,6 +173,7 @@ void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
     if (!words.empty())
       throw CheckpointError("the state dict does not fit the optimizer; nothing was loaded:" + words);
   }));
+  meeting.end();
   for (const detail::Held& hole : holes)
     if (const detail::Given& one = given.at(hole.name); one.flat)
       detail::fill_flat(hole, *one.entry);

@@ -107,7 +107,9 @@ std::string write_snapshot(FileOps& files, const std::string& path, Meeting& mee
             error_of([&] { folder.retire(name, options.keep_last, options.keep_every); });
         !words.empty())
       log_warn("an old checkpoint in " + path + " could not be deleted: " + words);
-  return path + "/" + meeting.from_0(name);
+  name = meeting.from_0(name);
+  meeting.end();
+  return path + "/" + name;
 }
 
 std::string save_run(FileOps& files, const std::string& path, const RunState& run,

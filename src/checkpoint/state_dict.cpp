@@ -147,6 +147,7 @@ void load_state_dict(const ShardedModel& model, const StateDict& state, bool str
     if (strict && !wrong.empty())
       throw CheckpointError("the state dict does not fit the model; nothing was loaded:" + wrong);
   }));
+  meeting.end();
   detail::announce_writes(own);
   for (const detail::Held& held : targets.held)
     if (const StateEntry* entry = state.find(held.name);

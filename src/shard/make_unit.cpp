@@ -208,8 +208,13 @@ void Sharding::keep_slice(UnitParam& param, const at::Tensor& value) {
   const UnitLayout& layout = param.unit->spec.layout;
   const ShardRange own = layout.range(param.place, engine_->mesh.shard_index(layout.ranks));
   if (own.size == 0) return;
-  const at::Tensor flat = at::empty({param.place.numel}, value.options());
-  raw_view(flat, 0, param.place.param.shape, param.strides).copy_(value);
+  at::Tensor flat;
+  if (value.strides() == at::IntArrayRef(param.strides)) {
+    flat = value.as_strided({param.place.numel}, {1});
+  } else {
+    flat = at::empty({param.place.numel}, value.options());
+    raw_view(flat, 0, param.place.param.shape, param.strides).copy_(value);
+  }
   region.shard.narrow(0, own.in_shard, own.size).copy_(flat.narrow(0, own.start, own.size));
 }
 

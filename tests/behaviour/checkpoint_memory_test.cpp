@@ -125,6 +125,16 @@ TEST(GpuCheckpointMemory, AFullStateDictHoldsOneUnitOnTheDevice) {
   });
 }
 
+// Some training, of next to nothing.
+struct Small {
+  explicit Small(const World& world) {
+    auto model = fully_shard(world, on_meta([] { return torch::nn::Linear(64, 64); }));
+    AdamW optimizer(model.parameters(), AdamWOptions(1e-4));
+    model(torch::ones({1, 64})).sum().backward();
+    optimizer.step();
+  }
+};
+
 // A folder as transformers writes it.
 void write_hf_folder(const std::string& folder) {
   std::filesystem::create_directories(folder);
@@ -153,6 +163,7 @@ TEST(CheckpointMemory, StartWeightsNeverLieWholeOnARank) {
   write_hf_folder(folder / "hf");
   for (const bool shares : {false, true})
     run_processes(4, [&](World& world) {
+      { const Small warm(world); }  // the libraries' own pages are not the model's
       const Resident memory;
       auto model =
           fully_shard(world, on_meta([] { return std::make_shared<DeepNet>(); }), by_layer(shares));

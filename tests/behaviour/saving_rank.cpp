@@ -44,7 +44,9 @@ class Run {
   }
 
  private:
-  static torch::nn::Sequential make_net() { return {torch::nn::Linear(13, 7), torch::nn::Linear(7, 5)}; }
+  static torch::nn::Sequential make_net() {
+    return torch::nn::Sequential(torch::nn::Linear(13, 7), torch::nn::Linear(7, 5));
+  }
 
   // With what is added to the step in them.
   std::vector<std::pair<at::Tensor, double>> tensors() {
