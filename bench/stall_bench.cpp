@@ -101,8 +101,16 @@ bool same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   return a.size() == b.size();
 }
 
+// Ranks go on together: a step needs all of them.
+bool on_any_rank(fsdp::Comm& comm, at::Device device, bool here) {
+  at::Tensor count = at::full({1}, here ? 1 : 0, at::TensorOptions().dtype(at::kFloat).device(device));
+  comm.all_reduce(count, fsdp::ReduceOp::sum, "busy").wait();
+  return count.item<float>() > 0;
+}
+
 void measure(fsdp::World& world, const Settings& settings) {
   Training training(world, settings);
+  fsdp::Comm comm = fsdp::Comm::create(world);
   for (int i = 0; i < 4; ++i) training.step();
   std::vector<double> plain, sync, stall, beside;
   fsdp::BackgroundSaver saver(settings.folder + "/beside", {.keep_last = 1});
@@ -123,7 +131,7 @@ void measure(fsdp::World& world, const Settings& settings) {
     do {
       seconds += training.step();
       ++steps;
-    } while (saver.busy() || steps < 2);
+    } while (on_any_rank(comm, world.device(), saver.busy()) || steps < 2);
     const auto after = saver.stats();
     stall.push_back(after.seconds_in_save - before.seconds_in_save + after.seconds_before_writes -
                     before.seconds_before_writes);

@@ -46,6 +46,7 @@ class BackgroundSaver {
   // Waits for the save in flight. Returns the path of the last one ("" if there was none), or throws its
   // error.
   std::string wait();
+  // Whether this rank's part of a save goes on; other ranks may answer otherwise at the same moment.
   bool busy() const;
   BackgroundSaverStats stats() const;
 

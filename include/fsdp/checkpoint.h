@@ -63,8 +63,10 @@ struct LoadOptions {
   // Which parameters and buffers to load, by their names in the model; empty: all. Others keep their values.
   std::function<bool(const std::string& name)> filter = {};
   bool cast = false;  // to the model's dtypes, where they differ
-  // Read and check all bytes before the model is touched; false: each block before it is used.
-  bool verify_first = true;
+  // Read and check all bytes before the model is changed, and then read them again. False: they are checked
+  // while they are loaded; after an error the model refuses to be called until a load succeeds. Not set: true
+  // for a model that was called before or whose optimizer has state, which would be lost.
+  std::optional<bool> verify_first = {};
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};  // for the slowest rank to read
 };
 
@@ -81,8 +83,9 @@ struct LoadReport {
 // Loads what save() saved, on any number of ranks: each reads what it needs. `folder` is a run's folder, of
 // which the latest is taken, one checkpoint, or a Hugging Face folder with safetensors, which has weights
 // alone. Sets run.step and run.values, unless weights_only. Collective, between steps. Throws the same on all
-// ranks, before anything is changed: CheckpointError if there is no checkpoint, it is damaged, or it does not
-// fit, with all that does not; IoError if it cannot be read. A captured step stays valid.
+// ranks, before anything is changed (see verify_first): CheckpointError if there is no checkpoint, it is
+// damaged, or it does not fit, with all that does not; IoError if it cannot be read. A captured step stays
+// valid.
 LoadReport load(const std::string& folder, RunState& run, const LoadOptions& options = {});
 
 // Whether there is a checkpoint to load. Not collective: ask on one rank, or on all when nobody saves.

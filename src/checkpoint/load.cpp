@@ -207,7 +207,9 @@ void prepare(Prepared& prepared, FileOps& files, const Model& model, RunState& r
     prepared.moments.clear();
   }
   TensorReader& reader = prepared.reader.emplace(files, report.path, manifest);
-  if (!options.verify_first) return;
+  const bool something_to_lose =
+      model.called || (run.optimizer != nullptr && !run.optimizer->state().empty());
+  if (!options.verify_first.value_or(something_to_lose)) return;
   reader.verify(prepared.model->params);
   for (const auto& [held, tensor] : prepared.model->own) reader.verify({held});
   reader.verify(prepared.moments);
@@ -263,8 +265,17 @@ LoadReport load_run(FileOps& files, const std::string& path, RunState& run, cons
     prepared.manifest = std::move(opened.manifest);
     prepare(prepared, files, model, run, options, report);
   }));
-  meeting.agree(error_of([&] { fill(prepared, model, run, options); }));
+  const std::string error = error_of([&] { fill(prepared, model, run, options); });
+  try {
+    meeting.agree(error);
+  } catch (...) {
+    model.half_loaded = "fsdp: the parameters are half those of " + folder +
+                        ", which could not be read to its end. load() a checkpoint that is whole, or shard "
+                        "a new module";
+    throw;
+  }
   meeting.end();
+  if (!options.filter && report.missing.empty() && report.mismatched.empty()) model.half_loaded.clear();
   return report;
 }
 

@@ -124,7 +124,9 @@ std::string save_run(FileOps& files, const std::string& path, const RunState& ru
 }
 
 void check_can_save(const RunState& run) {
-  model_of(run.model.engine()).check_between_steps("save()");
+  Model& model = model_of(run.model.engine());
+  model.check_between_steps("save()");
+  TORCH_CHECK(model.half_loaded.empty(), model.half_loaded);
   TORCH_CHECK(run.step >= 0, "fsdp: save() of step ", run.step);
 }
 

@@ -131,9 +131,9 @@ at::Tensor bytes_of(std::span<const std::byte> bytes) {
 }
 
 // A block at a time where elements follow each other as in the file, else all of it.
-void read_run(BlockReader& file, const ReadRun& run, bool in_place) {
+void read_run(BlockReader& file, const ReadRun& run) {
   const bool same = run.saved == run.into.scalar_type() && run.into.is_contiguous();
-  if (same && in_place && run.into.is_cpu())
+  if (same && run.into.is_cpu())
     return file.read_into(run.begin, {static_cast<std::byte*>(run.into.data_ptr()), run.into.nbytes()});
   at::Tensor bytes =
       same ? flat_bytes(run.into) : at::empty({run.end - run.begin}, at::TensorOptions().dtype(at::kByte));
@@ -189,11 +189,10 @@ BlockReader& TensorReader::file(int32_t index) {
 void TensorReader::verify(const std::vector<Held>& tensors) {
   for (const ReadRun& run : plan_reads(tensors, manifest_))
     file(run.file).read(run.begin, run.end, [](std::span<const std::byte>) {});
-  verified_ = true;
 }
 
 void TensorReader::fill(const std::vector<Held>& tensors) {
-  for (const ReadRun& run : plan_reads(tensors, manifest_)) read_run(file(run.file), run, verified_);
+  for (const ReadRun& run : plan_reads(tensors, manifest_)) read_run(file(run.file), run);
 }
 
 }  // namespace fsdp::detail

@@ -30,11 +30,10 @@ class TensorReader {
   // `manifest` must outlive it.
   TensorReader(const FileOps& files, std::string folder, const Manifest& manifest);
 
-  // Reads and checks every block that fill() would use. All that is to be filled is verified, or nothing is.
+  // Reads and checks every block that fill() would use.
   void verify(const std::vector<Held>& tensors);
   // The elements of `flat` become what was saved, cast where the dtypes differ. Their names and shapes are
-  // the manifest's. Every block is checked before its bytes are used; in place where verify() has found it
-  // sound before, which saves a copy.
+  // the manifest's. Throws CheckpointError for a damaged block, of which elements may have bytes then.
   void fill(const std::vector<Held>& tensors);
 
  private:
@@ -45,7 +44,6 @@ class TensorReader {
   const Manifest& manifest_;
   std::unique_ptr<BlockReader> open_;  // one file at a time: reads are in the order of files
   int32_t open_index_ = -1;
-  bool verified_ = false;
 };
 
 }  // namespace fsdp::detail

@@ -68,6 +68,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     follow_requires_grad();
     if (at::GradMode::is_enabled() && std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
+    called = true;
     begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
     executor_.expect_backward(mode_ == Mode::train && !eval_inside_cycle_);
     if (mode && mode_ == Mode::train && !eval_inside_cycle_) {
@@ -181,6 +182,7 @@ void Engine::absorb(Engine& inner) {
   inner.executor_.release_all();
   for (const auto& unit : inner.units) inner.executor_.drop_saved(*unit);
   inner.executor_.reserve(0);
+  called = called || inner.called;
   no_sync_scopes_ += inner.no_sync_scopes_;
   gradients_.sync = no_sync_scopes_ == 0;
   for (auto& unit : inner.units) {

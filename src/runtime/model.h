@@ -48,6 +48,8 @@ struct Model {
   std::recursive_mutex mutex;            // of pins and loans: a forward may have threads of its own
   std::vector<std::shared_ptr<Unit>> units;
   std::vector<UnitParam*> params;  // in order of definition
+  bool called = false;             // it may hold what a training has made of it
+  std::string half_loaded = {};    // why its values are of no use; empty: nothing is wrong with them
   // Called once, before shards are written: a save in the background may still read them, and moments.
   std::function<void()> before_change = {};
   void announce_change() {

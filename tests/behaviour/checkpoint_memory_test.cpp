@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kBlocks = 24;
 constexpr int64_t kWidth = 1024;
-constexpr int64_t kLargest = 16 * kMiB;                  // bytes of the first unit
+constexpr int64_t kLargest = 16 * kMiB;                    // bytes of the first unit
 constexpr int64_t kWhole = kLargest + kBlocks * 8 * kMiB;  // of all parameters
 constexpr int64_t kSlack = 64 * kMiB;
 
@@ -165,8 +165,7 @@ TEST(CheckpointMemory, StartWeightsNeverLieWholeOnARank) {
     run_processes(4, [&](World& world) {
       { const Small warm(world); }  // the libraries' own pages are not the model's
       const Resident memory;
-      auto model =
-          fully_shard(world, on_meta([] { return std::make_shared<DeepNet>(); }), by_layer(shares));
+      auto model = fully_shard(world, on_meta([] { return std::make_shared<DeepNet>(); }), by_layer(shares));
       RunState run{.model = model};
       load(folder / "hf", run, {.weights_only = true});
       require_less(world, "a Hugging Face folder", memory, kWhole / world.size() + 2 * kLargest);

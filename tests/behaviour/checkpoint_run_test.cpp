@@ -1,6 +1,9 @@
 // Promise: what a run has besides its model is loaded with it, or the load is refused and changes nothing.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "behaviour/checkpoint_net.h"
 
 namespace fsdp::testing {
@@ -44,6 +47,55 @@ TEST(CheckpointRun, ASamplerThatDoesNotFitChangesNothing) {
     for (const at::Tensor& slice : model.parameters())
       require((slice == 7).all().item<bool>(), "the model was loaded");
   });
+}
+
+void damage(const std::string& checkpoint) {
+  for (const auto& file : std::filesystem::directory_iterator(checkpoint)) {
+    if (file.path().string().find("-model-") == std::string::npos) continue;
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(-1, std::ios::end);
+    bytes.put('x');
+  }
+}
+
+// Whether a load of what is damaged says so, and what the model does then.
+void load_damaged(const std::string& folder, World& world, bool in_use) {
+  auto model = fully_shard(world, Critic());
+  const auto call = [&] { return model(torch::ones({2, 5})).sum().item<double>(); };
+  RunState run{.model = model, .step = 1};
+  save(folder, run);
+  const at::Tensor before = model.parameters()[0].detach().clone();
+  run.step = 2;
+  save(folder, run);
+  if (world.rank() == 0) damage(folder + "/step-00000002");
+  const double value = in_use ? call() : 0;
+  bool refused = false;
+  try {
+    load(folder, run);
+  } catch (const CheckpointError& error) {
+    require_words(error.what(), "is damaged");
+    refused = true;
+  }
+  require(refused, "damage is found");
+  if (in_use) {
+    require(call() == value, "nothing was changed");
+  } else {
+    require_words(refusal([&] { call(); }), "half those of " + folder + "/step-00000002");
+    require_words(refusal([&] { save(folder, run); }), "half those of");
+  }
+  load(folder + "/step-00000001", run);
+  call();
+  require(model.parameters()[0].equal(before), "the whole one is loaded");
+}
+
+TEST(CheckpointRun, DamageChangesNothingInAModelThatIsInUse) {
+  const TempFolder folder;
+  run_ranks(2, [&](World& world) { load_damaged(folder / "run", world, true); });
+}
+
+TEST(CheckpointRun, DamageMakesAFreshModelUnusableUntilALoadSucceeds) {
+  const TempFolder folder;
+  run_ranks(2, [&](World& world) { load_damaged(folder / "run", world, false); });
 }
 
 // Saves with one and loads with the other.

@@ -88,9 +88,10 @@ TEST_F(RunFolderTest, ALatestThatIsGoneIsPassedOverButADamagedOneIsNot) {
   save(10);
   save(20);
   posix_files().remove_file(path_ + "/step-00000020/manifest.json");
-  EXPECT_THAT([&] { find_checkpoint(posix_files(), path_); },
-              ThrowsMessage<CheckpointError>(AllOf(HasSubstr("step-00000020, the latest checkpoint, has lost"),
-                                                   HasSubstr("such as " + path_ + "/step-00000010"))));
+  EXPECT_THAT(
+      [&] { find_checkpoint(posix_files(), path_); },
+      ThrowsMessage<CheckpointError>(AllOf(HasSubstr("step-00000020, the latest checkpoint, has lost"),
+                                           HasSubstr("such as " + path_ + "/step-00000010"))));
   remove_tree(posix_files(), path_ + "/step-00000020");
   EXPECT_EQ(find_checkpoint(posix_files(), path_).folder, path_ + "/step-00000010");
 }
