@@ -243,10 +243,12 @@ void take_turns(Run run, const Settings& settings) {
 
 void start(const Settings& settings) {
   if (settings.plain) return take_turns(PlainFile(settings), settings);
-  fsdp::run_local(settings.ranks, [&](fsdp::World& world) {
-    at::set_num_threads(1);
-    take_turns(ShardedRun(world, settings), settings);
-  });
+  fsdp::run_local(settings.ranks,
+                  [&](fsdp::World& world) {
+                    at::set_num_threads(1);
+                    take_turns(ShardedRun(world, settings), settings);
+                  },
+                  {.device = at::kCPU});
 }
 
 }  // namespace

@@ -3,10 +3,18 @@
 
 #include <torch/nn.h>
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace fsdp::models {
+
+// Computes forward(x) of the block with this number in its own way: fsdp::recompute_blocks() makes one that
+// keeps no activations. `forward` may be copied and called again.
+using BlockForward = std::function<torch::Tensor(const torch::Tensor& x)>;
+using BlockRunner =
+    std::function<torch::Tensor(int64_t block, const BlockForward& forward, const torch::Tensor& x)>;
 
 // hidden [..., dim] -> logits [..., vocab]. Registers `weight` [vocab, dim] itself, not a copy: a model with
 // tied embeddings passes the embedding's.

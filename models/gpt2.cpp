@@ -92,7 +92,11 @@ torch::Tensor GPT2ModelImpl::forward(const torch::Tensor& ids) {
               config.n_positions);
   auto x = wte(ids) + wpe(at::arange(time, ids.options()));
   x = at::dropout(x, config.dropout, is_training());
-  for (const auto& block : *h) x = block->as<GPT2Block>()->forward(x);
+  int64_t number = 0;
+  for (const auto& block : *h) {
+    const auto forward = [block](const torch::Tensor& in) { return block->as<GPT2Block>()->forward(in); };
+    x = config.run_block ? config.run_block(number++, forward, x) : forward(x);
+  }
   return ln_f(x);
 }
 

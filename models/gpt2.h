@@ -16,6 +16,7 @@ struct GPT2Config {
   double dropout = 0.0;  // of embeddings, attention and residuals, in training; Hugging Face's default is 0.1
   double layer_norm_epsilon = 1e-5;
   bool tie_word_embeddings = true;
+  BlockRunner run_block = {};  // empty: a plain call
 };
 
 // x [..., in] -> [..., out]. A Linear whose weight lies as [in, out].

@@ -86,7 +86,13 @@ torch::Tensor LlamaModelImpl::forward(const torch::Tensor& ids) {
               " tokens, but max_position_embeddings is ", config.max_position_embeddings);
   auto x = embed_tokens(ids);
   const auto angles = rotary.tables(time, x);
-  for (const auto& layer : *layers) x = layer->as<LlamaDecoderLayer>()->forward(x, angles);
+  int64_t number = 0;
+  for (const auto& layer : *layers) {
+    const auto forward = [layer, angles](const torch::Tensor& in) {
+      return layer->as<LlamaDecoderLayer>()->forward(in, angles);
+    };
+    x = config.run_block ? config.run_block(number++, forward, x) : forward(x);
+  }
   return norm(x);
 }
 

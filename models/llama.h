@@ -21,6 +21,7 @@ struct LlamaConfig {
   double rope_theta = 10000.0;
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
+  BlockRunner run_block = {};  // empty: a plain call
 };
 
 struct LlamaRMSNormImpl : torch::nn::Module {

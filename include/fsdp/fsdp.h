@@ -12,6 +12,7 @@
 #include <fsdp/on_meta.h>
 #include <fsdp/optim.h>
 #include <fsdp/optimizer_format.h>
+#include <fsdp/recompute.h>
 #include <fsdp/run_main.h>
 #include <fsdp/sampler.h>
 #include <fsdp/script.h>

@@ -27,6 +27,17 @@ enum class Strategy : uint8_t {
 // From "FULL_SHARD", "shard_grad_op", ..., in any case. Throws c10::Error for another, listing these.
 Strategy parse_strategy(const std::string& name);
 
+// When backward gathers a unit, from the second step on.
+enum class BackwardPrefetch : uint8_t {
+  pre,   // while the gradients of the unit before are computed: all-gather and compute overlap
+  post,  // when it is needed, before the gradients of the unit before are reduced: the two overlap
+  none,  // when it is needed, and they are reduced: nothing overlaps
+};
+
+// From "BACKWARD_PRE", "backward_post", "pre", "none", ..., in any case. Throws c10::Error for another,
+// listing these.
+BackwardPrefetch parse_backward_prefetch(const std::string& name);
+
 // Dtypes. What is not set stays as the module has it.
 struct Precision {
   std::optional<at::ScalarType> param = {};   // compute dtype of forward and backward
@@ -99,7 +110,11 @@ struct ShardOptions {
   int reshard_group = 0;
   int shard_size = 0;                      // hybrid strategies: ranks per row; 0: the ranks of a host
   ReduceOp gradients = ReduceOp::average;  // over ranks
-  int limit_all_gathers = 2;               // units gathered at once; 0: no limit
+  // Units gathered at once; 0: no limit. With more, units are gathered further ahead.
+  int limit_all_gathers = 2;
+  // How many units ahead forward gathers; none set: as far as there are slots. 0: when they are used.
+  std::optional<int> forward_prefetch = {};
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   // CPU ranks of one host map each other's shards: when the compute dtype equals the shard dtype, an
   // all-gather copies nothing and needs no slot.
   bool share_shards = true;

@@ -107,6 +107,13 @@ class ShardedModel {
   FullParams full_params(const FullParamsOptions& options);
   FullParams full_params(bool write_back = false);
 
+  // Starts to gather the units that hold parameters of the module at `path` (empty: all), before or inside a
+  // call of the model: whoever reads them next need not wait as long. They are released as usual after that,
+  // by reshard(), or when the call, or the backward, ends. Returns at once. Collective.
+  void unshard(const std::string& path = {});
+  // Releases those units; who reads them next gathers them again. Units that an operator reads stay.
+  void reshard(const std::string& path = {});
+
   MemoryStats memory_stats() const;
   // With the moments of Adam, AdamW, SGD, RMSprop, Adagrad or fsdp::AdamW, but for the peak.
   MemoryStats memory_stats(const torch::optim::Optimizer& optimizer) const;

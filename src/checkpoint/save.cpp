@@ -3,6 +3,7 @@
 #include <fsdp/error.h>
 #include <fsdp/version.h>
 
+#include <mutex>
 #include <thread>
 
 #include "base/log.h"
@@ -23,6 +24,7 @@ namespace {
 // Held until the world ends: two runs in one folder would delete each other's checkpoints.
 void lock_folder(const World& world, RunFolder& folder, std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // one folder, one lock
+  const std::lock_guard guard(world.state().locks_mutex);
   auto& lock = world.state().locks[path];
   if (!lock) lock = folder.lock();
   if (!lock)

@@ -65,8 +65,10 @@ struct WorldState {
   std::atomic<bool> warned_of_rows{false};
   std::atomic<int> groups{0};    // made so far; names the next group's keys
   std::atomic<int> meetings{0};  // likewise, of ranks that save or load
-  // Of folders this rank saves into: held as long as the world is, against other runs.
+  // Of folders this rank saves into: held as long as the world is, against other runs. A save in the
+  // background takes them on a thread of its own.
   std::map<std::string, std::shared_ptr<void>> locks;
+  std::mutex locks_mutex;
 };
 
 }  // namespace fsdp::detail

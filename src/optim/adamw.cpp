@@ -11,6 +11,7 @@
 #include <array>
 #include <map>
 
+#include "optim/host_adamw.h"
 #include "runtime/policy.h"
 
 namespace fsdp {
@@ -55,10 +56,7 @@ void run(Batch& batch, const AdamWOptions& options) {
                     options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
 }
 
-// bf16 of fp32 values, up or down at random so that the error is zero on average: a moment that changes by
-// less than a step of bf16 would otherwise never change. What is random comes from the values and the number
-// of the step, so that it depends neither on a generator nor on how parameters are sharded; equal values are
-// rounded alike.
+// As the host's kernel does it: Note [Narrow moments].
 at::Tensor rounded(const at::Tensor& values, int64_t step) {
   const auto word = [](uint32_t bits) { return static_cast<int64_t>(static_cast<int32_t>(bits)); };
   const at::Tensor bits = values.view(at::kInt);
@@ -153,6 +151,7 @@ torch::Tensor AdamW::step(LossClosure closure) {
     loss = closure();
   }
   const at::NoGradGuard no_grad;
+  detail::HostAdamW on_host;
   for (auto& group : param_groups()) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
     std::map<std::pair<int64_t, at::ScalarType>, Batch> batches;
@@ -167,6 +166,10 @@ torch::Tensor AdamW::step(LossClosure closure) {
       const at::ScalarType type = moments_type(param, moments_);
       AdamWParamState& state = state_of(*this, param, type, options.amsgrad());
       state.step(state.step() + 1);
+      if (detail::fits_host_adamw(param, state)) {
+        on_host.add(param, state, options);
+        continue;
+      }
       if (state.exp_avg().scalar_type() != param.scalar_type()) {
         narrow.try_emplace(state.step(), options, state.step()).first->second.add(param, state);
         continue;
@@ -181,6 +184,7 @@ torch::Tensor AdamW::step(LossClosure closure) {
     for (auto& [key, batch] : batches) run(batch, options);
     for (auto& [step, rest] : narrow) rest.flush();
   }
+  on_host.flush();
   return loss;
 }
 

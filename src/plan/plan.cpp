@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "plan/arena.h"
@@ -25,7 +26,8 @@ std::vector<int32_t> reach(const std::vector<Access>& runs, const PlanOptions& o
   std::vector<int32_t> last(runs.size());
   for (int32_t p = count - 1; p >= 0; --p) {
     const auto i = static_cast<size_t>(p);
-    int ahead = runs[i].phase == Phase::forward ? options.forward_ahead : options.backward_ahead;
+    const int in_backward = options.backward == Prefetch::pre ? options.backward_ahead : 0;
+    int ahead = runs[i].phase == Phase::forward ? options.forward_ahead : in_backward;
     if (options.max_slots > 0) ahead = std::min(ahead, options.max_slots - 1);
     const int32_t next = p + 1 < count ? last[i + 1] : p;
     last[i] = std::min(p + std::clamp(ahead, 0, count), next);
@@ -76,6 +78,22 @@ std::vector<Stay> find_stays(const std::vector<Access>& runs, const std::vector<
     stays[*stay].uses.push_back(p);
   }
   return stays;
+}
+
+// Every reduction is complete where it starts.
+void settle_at_once(std::vector<Moment>& moments) {
+  std::vector<Moment> settled = moments;
+  for (Moment& moment : settled) moment.steps.clear();
+  std::map<UnitId, size_t> started;  // moments in which reductions that are in flight began
+  for (size_t m = 0; m < moments.size(); ++m)
+    for (const Instruction& step : moments[m].steps) {
+      const bool follows = step.action == Action::reduce_across || step.action == Action::settle;
+      const auto known = started.find(step.unit);
+      const size_t to = follows && known != started.end() ? known->second : m;
+      settled[to].steps.push_back(step);
+      if (step.action == Action::reduce) started[step.unit] = m;
+    }
+  moments = std::move(settled);
 }
 
 // `fork`: the first moment that `like` does not have; `last`: the run before it.
@@ -132,6 +150,7 @@ Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>&
     runs.push_back(*plan.moments[m].run);
     moment_of.push_back(m);
   }
+  if (options.backward == Prefetch::none) settle_at_once(plan.moments);
   plan.buffer_bytes = place_buffers(plan.moments, units);
 
   const std::vector<Stay> stays = find_stays(runs, units, options);
@@ -153,6 +172,12 @@ Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>&
     for (const int32_t p : stays[i].uses) emit(p, Action::use, i);
   for (size_t i = 0; i < stays.size(); ++i)
     if (ahead(i)) emit(stays[i].begin, Action::gather, i);
+  if (options.backward == Prefetch::post)
+    for (Moment& moment : plan.moments)
+      if (moment.run && moment.run->phase == Phase::backward)
+        std::stable_partition(moment.steps.begin(), moment.steps.end(), [](const Instruction& step) {
+          return step.action == Action::release || step.action == Action::gather;
+        });
   return plan;
 }
 

@@ -28,10 +28,18 @@ struct UnitNeed {
   int64_t buffer_bytes = 0;     // of its gradients, in the gradient arena; 0: they have other memory
 };
 
+// When backward gathers a unit. See Note [From trace to plan].
+enum class Prefetch : uint8_t {
+  pre,   // while units before it compute
+  post,  // when it is used, before the gradients of the unit before are reduced
+  none,  // when it is used, after they are: nothing overlaps
+};
+
 struct PlanOptions {
   int forward_ahead = 1;   // how many runs ahead a unit is gathered in forward
-  int backward_ahead = 1;  // and in backward
+  int backward_ahead = 1;  // and in backward, where the policy is `pre`
   int max_slots = 2;       // limit_all_gathers: units gathered at once, kept ones not counted; 0: no limit
+  Prefetch backward = Prefetch::pre;
 };
 
 enum class Action : uint8_t {
@@ -87,6 +95,8 @@ struct Plan {
 //   3. the gather of p's own unit, if its lifetime begins here,
 //   4. the use of p's unit, which waits for its gather,
 //   5. the gathers of other lifetimes that begin here, in the order in which they will be used.
+// With the policy `post` a run of backward looks ahead to none, and 2 and 3 come before 1. With `none` it
+// looks ahead to none, and a reduction settles where it starts, so that the gather of 3 follows the sum.
 // So run p + 1's unit is on its way while run p computes, the last unit of forward, which backward uses
 // first, is gathered once, and a root used first and last is not held in between. When to gather depends on
 // the order of accesses alone, never on time: all ranks with the same trace issue the same collectives.

@@ -37,6 +37,10 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   int open_full_params(const FullParamsOptions& options);
   void close_full_params(int scope);
 
+  // Gathers and releases units by hand. `path`: of a module, of whose parameters a unit has some.
+  void unshard(const std::string& path);
+  void reshard(const std::string& path);
+
   void check_between_steps(const char* doing) override;
 
   // --- from captured steps, see Note [Captured steps]
@@ -91,6 +95,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
     std::vector<Unit*> units;
     std::vector<at::Tensor> whole;
   };
+  std::vector<Unit*> units_under(const std::string& path, const char* doing) const;
   void go_on_to(Unit& unit, Access access);
   bool obey(const std::vector<Instruction>& steps, bool ready);
   bool change_over();

@@ -121,6 +121,11 @@ std::vector<Instruction> Executor::gather_now(Unit& unit, const std::vector<std:
   return steps;
 }
 
+// Not in the arena, where every place may be planned for another unit.
+void Executor::gather_ahead(Unit& unit) {
+  if (!unit.in_place() && unit.slot.state == UnitState::sharded) gather(unit, -1);
+}
+
 Slots Executor::slots() const {
   Slots slots{.residents = {}, .arena_bytes = arena_bytes(), .max_slots = max_slots_};
   for (const Unit* unit : resident_) {

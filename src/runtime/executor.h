@@ -39,6 +39,8 @@ class Executor {
   bool change_over(const std::vector<Place>& expected, const std::vector<std::shared_ptr<Unit>>& units);
   // Makes `unit` readable now, in whatever memory there is. Returns what was done for it.
   std::vector<Instruction> gather_now(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units);
+  // Starts to gather `unit`, for whoever reads it next.
+  void gather_ahead(Unit& unit);
   // An operator reads `unit`, which is gathered: on another stream than before, maybe.
   void read(Unit& unit);
   void release(Unit& unit);

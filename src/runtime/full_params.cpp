@@ -24,6 +24,14 @@ bool has_param_under(const Unit& unit, const std::string& path) {
 
 }  // namespace
 
+std::vector<Unit*> Engine::units_under(const std::string& path, const char* doing) const {
+  std::vector<Unit*> found;
+  for (const auto& unit : units)
+    if (has_param_under(*unit, path)) found.push_back(unit.get());
+  TORCH_CHECK(!found.empty(), "fsdp: ", doing, ": no parameter lies under '", path, "'");
+  return found;
+}
+
 bool Engine::is_whole(const Unit& unit) const {
   return std::any_of(full_scopes_.begin(), full_scopes_.end(), [&](const auto& scope) {
     const std::vector<Unit*>& its = scope.second.units;
@@ -41,12 +49,9 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
   const Quiet quiet;
   executor_.release_all();
   FullScope scope{.options = options_, .units = {}, .whole = {}};
-  bool known = false;
-  for (const auto& unit : units) {
-    if (!has_param_under(*unit, options_.module)) continue;
-    known = true;
+  for (Unit* unit : units_under(options_.module, "full_params()")) {
     if (is_whole(*unit)) continue;  // a scope around this one has it
-    scope.units.push_back(unit.get());
+    scope.units.push_back(unit);
     try {
       make_whole(*unit, scope);
     } catch (...) {
@@ -54,7 +59,6 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
       throw;
     }
   }
-  TORCH_CHECK(known, "fsdp: full_params(): no parameter lies under '", options_.module, "'");
   state_ = TrainingState::summon_full_params;
   full_scopes_.emplace(next_scope_, std::move(scope));
   return next_scope_++;

@@ -95,6 +95,9 @@ void ShardedModel::zero_grad() {
   current(engine_).forget_gradients();
 }
 
+void ShardedModel::unshard(const std::string& path) { current(engine_).unshard(path); }
+void ShardedModel::reshard(const std::string& path) { current(engine_).reshard(path); }
+
 NoSync ShardedModel::no_sync() { return NoSync(engine_); }
 FullParams ShardedModel::full_params(const FullParamsOptions& options) {
   return FullParams(engine_, options);

@@ -41,6 +41,17 @@ std::string param_fact(const FoundParam& param) {
 
 const char* yes_or_no(bool on) { return on ? " true" : " false"; }
 
+const char* name_of(BackwardPrefetch policy) {
+  switch (policy) {
+    case BackwardPrefetch::pre:
+      return "pre";
+    case BackwardPrefetch::post:
+      return "post";
+    default:
+      return "none";
+  }
+}
+
 const char* name_of(Strategy strategy) {
   switch (strategy) {
     case Strategy::full_shard:
@@ -91,6 +102,8 @@ void add_options(Facts& facts, const ShardOptions& options) {
   add("shard_size", options.shard_size);
   facts.push_back(options.gradients == ReduceOp::average ? "gradients averaged" : "gradients summed");
   add("limit_all_gathers", options.limit_all_gathers);
+  add("forward_prefetch", options.forward_prefetch.value_or(-1));
+  facts.push_back(c10::str("backward_prefetch ", name_of(options.backward_prefetch)));
   flag("share_shards", options.share_shards);
   flag("sync_module_states", options.sync_module_states);
   flag("sync_batchnorm", options.sync_batchnorm);

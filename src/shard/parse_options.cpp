@@ -1,4 +1,4 @@
-// Strategies and precisions by name.
+// Strategies, policies and precisions by name.
 #include <fsdp/options.h>
 
 #include <cctype>
@@ -39,6 +39,15 @@ Strategy parse_strategy(const std::string& name) {
                           {"no_shard", Strategy::no_shard},
                           {"hybrid_shard", Strategy::hybrid_shard},
                           {"hybrid_shard_zero2", Strategy::hybrid_shard_zero2}});
+}
+
+BackwardPrefetch parse_backward_prefetch(const std::string& name) {
+  return parse<BackwardPrefetch>("backward_prefetch", name,
+                                 {{"backward_pre", BackwardPrefetch::pre},
+                                  {"backward_post", BackwardPrefetch::post},
+                                  {"pre", BackwardPrefetch::pre},
+                                  {"post", BackwardPrefetch::post},
+                                  {"none", BackwardPrefetch::none}});
 }
 
 Precision parse_precision(const std::string& name) {

@@ -1,5 +1,7 @@
 #include "fuzz/net.h"
 
+#include <fsdp/recompute.h>
+
 #include <algorithm>
 #include <stdexcept>
 
@@ -69,7 +71,11 @@ at::Tensor ModelImpl::forward(const at::Tensor& x, Way way) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (way.fail_at == static_cast<int>(i)) throw std::runtime_error("a forward of the user's that throws");
     if (way.skip == static_cast<int>(i)) continue;
-    h = blocks[i]->forward(h, ((way.gates >> i) & 1U) != 0);
+    const bool gate = ((way.gates >> i) & 1U) != 0;
+    const auto block = [block = blocks[i], gate](const at::Tensor& in) {
+      return block.ptr()->forward(in, gate);
+    };
+    h = ((way.again >> i) & 1U) != 0 ? recompute(block, h) : block(h);
   }
   h = extra(h);
   if (way.fail_at == -2) h = Breaks::apply(h);

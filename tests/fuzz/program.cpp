@@ -54,7 +54,8 @@ constexpr std::array kNames = {"backward",
                                "insight",
                                "save_and_load",
                                "save_beside",
-                               "take_out_and_in"};
+                               "take_out_and_in",
+                               "by_hand"};
 static_assert(kNames.size() == static_cast<size_t>(Do::kCount));
 
 class Dice {
@@ -102,6 +103,10 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   p.codec = dice.one_in(8);
   p.slots = dice.below(4);
   p.replicate = dice.one_in(4) ? 8 : 0;
+  p.prefetch = dice.one_in(2) ? 0 : dice.below(3);
+  p.ahead = dice.one_in(2) ? -1 : dice.below(4);
+  // Each call adds its own gradients, which shows in fp32.
+  p.again = dice.one_in(3) && p.compute == Compute::as_kept;
   if (other_device) p.net.complex = p.codec = false;  // the toy has no complex views and no messages
   for (int i = 0; i < actions; ++i) {
     // A plain step of training is what most programs do most of the time: it lets plans be made and followed.
@@ -127,6 +132,7 @@ std::string to_code(const Program& p) {
       << static_cast<int>(p.compute) << "), .optimizer = Optimizer(" << static_cast<int>(p.optimizer)
       << "),\n  .share = " << flag(p.share) << ", .inner = " << flag(p.inner)
       << ", .codec = " << flag(p.codec) << ", .slots = " << p.slots << ", .replicate = " << p.replicate
+      << ", .prefetch = " << p.prefetch << ", .ahead = " << p.ahead << ", .again = " << flag(p.again)
       << ",\n  .actions = {";
   for (const Action& one : p.actions)
     out << "\n    {Do::" << name_of(one.what) << ", " << one.a << ", " << one.b << "},";

@@ -60,6 +60,7 @@ enum class Do : uint8_t {
   save_and_load,       // to a folder; values and moments are spoilt in between
   save_beside,         // in the background; the one before is loaded into another model and compared
   take_out_and_in,     // a state dict; values are spoilt in between
+  by_hand,             // units are gathered, and maybe released again, before a forward and inside it
   kCount
 };
 
@@ -95,6 +96,9 @@ struct Program {
   bool codec = false;  // one that loses nothing
   int slots = 2;       // limit_all_gathers
   int replicate = 0;   // replicate_below
+  int prefetch = 0;    // backward_prefetch
+  int ahead = -1;      // forward_prefetch; -1: not set
+  bool again = false;  // some blocks are computed again in backward
   std::vector<Action> actions;
 };
 

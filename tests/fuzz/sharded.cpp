@@ -57,6 +57,8 @@ ShardOptions options_of(const Program& program, const CommOptions& comm) {
   options.share_shards = program.share;
   options.limit_all_gathers = program.slots;
   options.replicate_below = program.replicate;
+  options.backward_prefetch = static_cast<BackwardPrefetch>(program.prefetch);
+  if (program.ahead >= 0) options.forward_prefetch = program.ahead;
   if (program.codec) {
     options.gather_codec = std::make_shared<PlainCodec>(at::kDouble);
     options.reduce_codec = std::make_shared<PlainCodec>(at::kDouble);
@@ -96,7 +98,14 @@ class Run {
     return fully_shard(world_, module_->blocks[1], options_of(program_, comm));
   }
   Tensor input_of(int k) const { return input(program_, at_, world_.rank(), k).to(world_.device()); }
-  Way way(int k) const { return way_of(program_, program_.actions[at_], world_.rank(), k, other_device_); }
+  Way way(int k) const {
+    const Action& action = program_.actions[at_];
+    Way way = way_of(program_, action, world_.rank(), k, other_device_);
+    // On all ranks alike. Gradients of gradients need the graph.
+    if (program_.again && action.what != Do::input_gradients)
+      way.again = static_cast<unsigned>(action.a * 5 + action.b + k);
+    return way;
+  }
   Tensor forward(int k) { return model_(input_of(k), way(k)); }
   Tensor penalty() const { return penalty_over(model_.parameters()); }
   void see(const Tensor& value) { seen_.push_back(value.detach().cpu().clone()); }
@@ -268,6 +277,12 @@ void Run::act(const Action& action) {
       return saves_.save(model_, *optimizer_, world_, at_);
     case Do::take_out_and_in:
       return take_out_and_in(static_cast<StateDictType>(action.a % 3));
+    case Do::by_hand: {
+      const std::string block = "block" + std::to_string(action.a % program_.net.blocks);
+      model_.unshard(action.b % 3 == 0 ? "" : block);
+      if (action.b % 2 == 0) model_.reshard(block);
+      return action.a % 4 == 0 ? evaluate(0) : loss_of(forward(0)).backward();
+    }
     default:
       return act_on_gradients(action);
   }

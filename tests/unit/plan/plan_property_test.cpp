@@ -28,6 +28,8 @@ Case random_case(std::mt19937& random) {
   Case c{.trace = {},
          .units = std::vector<UnitNeed>(1 + random() % 8),
          .options = {.forward_ahead = below(4), .backward_ahead = below(4), .max_slots = below(5)}};
+  c.options.backward = static_cast<Prefetch>(below(3));
+  if (c.options.backward != Prefetch::pre) c.options.backward_ahead = 0;
   const bool keeps = below(2) == 0;
   for (UnitNeed& unit : c.units)
     unit = {.slot_bytes = kBlock * below(6), .stays_gathered = keeps && below(3) == 0};

@@ -108,6 +108,33 @@ std::vector<UnitNeed> trained_units(size_t count) {
                                {.slot_bytes = kBlock, .stays_gathered = false, .buffer_bytes = kBlock});
 }
 
+// The three orders of gather(next), release(this) and reduce(this).
+TEST(PlanProgram, PrefetchPoliciesAreOrders) {
+  Recorder cycle(2, 3);
+  cycle.step(3);
+  const auto backward = [&](Prefetch policy) {
+    const PlanOptions options{.backward = policy};
+    const Plan plan = make_plan(cycle.schedule.recorded(), trained_units(3), options);
+    EXPECT_EQ(check_plan(plan, trained_units(3), options), "");
+    return words(std::vector<Moment>(plan.moments.begin() + 3, plan.moments.end()));
+  };
+  EXPECT_THAT(backward(Prefetch::pre),
+              ElementsAre("b2: open 2@0, use 2@0, gather 1@1",                           //
+                          "b1: reduce 2@0, open 1@1, release 2@0, use 1@1, gather 0@0",  //
+                          "b0: settle 2, reduce 1@1, open 0@0, release 1@1, use 0@0",    //
+                          "over: reduce 0@0, agree, settle 1, settle 0"));
+  EXPECT_THAT(backward(Prefetch::post),
+              ElementsAre("b2: open 2@0, use 2@0",                                                 //
+                          "b1: release 2@0, gather 1@0, reduce 2@0, open 1@1, use 1@0",            //
+                          "b0: release 1@0, gather 0@0, settle 2, reduce 1@1, open 0@0, use 0@0",  //
+                          "over: reduce 0@0, agree, settle 1, settle 0"));
+  EXPECT_THAT(backward(Prefetch::none),
+              ElementsAre("b2: open 2@0, use 2@0",                                                 //
+                          "b1: reduce 2@0, open 1@1, settle 2, release 2@0, gather 1@0, use 1@0",  //
+                          "b0: reduce 1@1, open 0@0, settle 1, release 1@0, gather 0@0, use 0@0",  //
+                          "over: reduce 0@0, agree, settle 0"));
+}
+
 TEST(PlanProgram, AUnitIsReducedWhileTheNextComputes) {
   Recorder cycle(2, 3);
   cycle.step(3);

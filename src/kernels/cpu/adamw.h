@@ -1,0 +1,41 @@
+// One step of AdamW over flat arrays, in one pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fsdp::detail {
+
+// Numbers that are the same for all elements, as the step of that number has them.
+struct AdamWNumbers {
+  float decay = 1;  // 1 - lr * weight_decay
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float step_size = 0;  // lr / (1 - beta1^step)
+  float unbias = 1;     // 1 / sqrt(1 - beta2^step)
+  float eps = 1e-8F;
+  uint32_t step = 0;  // decides how narrow moments are rounded
+};
+AdamWNumbers adamw_numbers(double lr, double beta1, double beta2, double eps, double weight_decay,
+                           int64_t step);
+
+// Arrays of the same length; none overlaps another.
+struct AdamWArrays {
+  float* param = nullptr;
+  const float* grad = nullptr;
+  void* average = nullptr;  // fp32, or bf16 where they are narrow
+  void* square = nullptr;
+  void* maximum = nullptr;   // of `square` (amsgrad); null: not kept
+  uint16_t* copy = nullptr;  // gets the new parameters as bf16; null: nobody wants it
+};
+
+// Every element on its own, in fp32 without fused multiply-adds: the bits depend on no other element, nor on
+// the instruction set. Narrow moments are rounded to bf16 up or down at random (Note [Narrow moments]).
+void adamw(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
+
+using AdamWRun = void (*)(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
+void adamw_scalar(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
+void adamw_avx2(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
+void adamw_avx512(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,14 @@
+// Which instructions this processor has, of those that kernels were compiled for.
+#pragma once
+
+#include <cstdint>
+
+namespace fsdp::detail {
+
+enum class Isa : uint8_t { scalar, avx2, avx512 };
+
+// The best that was compiled (CMake's FSDP_SIMD) and that this processor has. The environment variable
+// FSDP_SIMD=scalar or avx2 allows no better one.
+Isa best_isa();
+
+}  // namespace fsdp::detail

@@ -1,0 +1,83 @@
+#include "optim/host_adamw.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/_foreach_zero.h>
+
+#include <algorithm>
+
+namespace fsdp::detail {
+
+namespace {
+
+constexpr size_t kAtOnce = size_t{1} << 15;  // elements of one thread: half a MiB of arrays
+
+bool lies_as(const at::Tensor& tensor, const at::Tensor& param) {
+  return tensor.is_cpu() && tensor.sizes() == param.sizes() && tensor.strides() == param.strides();
+}
+
+template <class T>
+T* moved(T* array, size_t elements, size_t bytes) {
+  if (array == nullptr) return nullptr;
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return reinterpret_cast<T*>(reinterpret_cast<Byte*>(array) + elements * bytes);
+}
+
+}  // namespace
+
+bool fits_host_adamw(const at::Tensor& param, const torch::optim::AdamWParamState& state) {
+  const at::Tensor& grad = param.grad();
+  const at::ScalarType type = state.exp_avg().scalar_type();
+  const at::Tensor& maximum = state.max_exp_avg_sq();
+  return param.is_cpu() && param.scalar_type() == at::kFloat && param.is_non_overlapping_and_dense() &&
+         grad.scalar_type() == at::kFloat && grad.layout() == at::kStrided && lies_as(grad, param) &&
+         (type == at::kFloat || type == at::kBFloat16) && lies_as(state.exp_avg(), param) &&
+         state.exp_avg_sq().scalar_type() == type && lies_as(state.exp_avg_sq(), param) &&
+         (!maximum.defined() || (maximum.scalar_type() == type && lies_as(maximum, param)));
+}
+
+void HostAdamW::add(const at::Tensor& param, const torch::optim::AdamWParamState& state,
+                    const torch::optim::AdamWOptions& options) {
+  const auto& [beta1, beta2] = options.betas();
+  const bool keeps_maximum = options.amsgrad() && state.max_exp_avg_sq().defined();
+  pieces_.push_back({.arrays = {.param = static_cast<float*>(param.data_ptr()),
+                                .grad = static_cast<const float*>(param.grad().const_data_ptr()),
+                                .average = state.exp_avg().data_ptr(),
+                                .square = state.exp_avg_sq().data_ptr(),
+                                .maximum = keeps_maximum ? state.max_exp_avg_sq().data_ptr() : nullptr},
+                     .count = static_cast<size_t>(param.numel()),
+                     .numbers = adamw_numbers(options.lr(), beta1, beta2, options.eps(),
+                                              options.weight_decay(), state.step()),
+                     .narrow = state.exp_avg().scalar_type() == at::kBFloat16});
+  written_.push_back(param.detach().as_strided({0}, {1}));
+}
+
+void HostAdamW::flush() {
+  if (pieces_.empty()) return;
+  // Pointers bypass operators: one that writes nothing tells whoever watches these parameters.
+  at::_foreach_zero_(written_);
+  struct Chunk {
+    const Piece* piece;
+    size_t first;
+  };
+  std::vector<Chunk> chunks;
+  for (const Piece& piece : pieces_)
+    for (size_t first = 0; first < piece.count; first += kAtOnce) chunks.push_back({&piece, first});
+  at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& [piece, first] = chunks[static_cast<size_t>(i)];
+      const size_t bytes = piece->narrow ? 2 : 4;
+      const AdamWArrays& all = piece->arrays;
+      adamw({.param = moved(all.param, first, 4),
+             .grad = moved(all.grad, first, 4),
+             .average = moved(static_cast<char*>(all.average), first, bytes),
+             .square = moved(static_cast<char*>(all.square), first, bytes),
+             .maximum = moved(static_cast<char*>(all.maximum), first, bytes),
+             .copy = moved(all.copy, first, 2)},
+            std::min(kAtOnce, piece->count - first), piece->numbers, piece->narrow);
+    }
+  });
+  pieces_.clear();
+  written_.clear();
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,70 @@
+#include "recompute/replay_state.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+
+#include <mutex>
+
+namespace fsdp::detail {
+
+namespace {
+
+// Of devices for which LibTorch has autocast settings that a training may use.
+constexpr std::array kAutocastDevices{c10::kCPU, c10::kCUDA, c10::kPrivateUse1};
+
+at::Tensor state_of(at::Generator& generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+}  // namespace
+
+GeneratorStates::GeneratorStates(const std::vector<c10::Device>& devices) {
+  const auto add = [&](c10::Device device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    at::Tensor state = state_of(generator);
+    states_.push_back({.generator = std::move(generator), .state = std::move(state)});
+  };
+  add(c10::kCPU);
+  for (const c10::Device device : devices)
+    if (!device.is_cpu()) add(device);
+}
+
+void GeneratorStates::restore() const {
+  for (const State& one : states_) {
+    at::Generator generator = one.generator;
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(one.state);
+  }
+}
+
+AutocastState::AutocastState() : cache_(at::autocast::is_autocast_cache_enabled()) {
+  for (const c10::DeviceType device : kAutocastDevices)
+    settings_.push_back({.device = device,
+                         .enabled = at::autocast::is_autocast_enabled(device),
+                         .dtype = at::autocast::get_autocast_dtype(device)});
+}
+
+void AutocastState::restore() const {
+  for (const Setting& one : settings_) {
+    at::autocast::set_autocast_enabled(one.device, one.enabled);
+    at::autocast::set_autocast_dtype(one.device, one.dtype);
+  }
+  at::autocast::set_autocast_cache_enabled(cache_);
+}
+
+Replay::Replay(const GeneratorStates* generators, const AutocastState& autocast,
+               const std::vector<c10::Device>& devices) {
+  if (generators != nullptr) {
+    generators_before_.emplace(devices);
+    generators->restore();
+  }
+  autocast.restore();
+}
+
+Replay::~Replay() {
+  autocast_before_.restore();
+  if (generators_before_) generators_before_->restore();
+}
+
+}  // namespace fsdp::detail

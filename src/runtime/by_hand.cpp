@@ -1,0 +1,30 @@
+// Units that are gathered and released by hand.
+#include "runtime/engine.h"
+#include "runtime/graph_task.h"
+#include "watch/quiet.h"
+
+namespace fsdp::detail {
+
+// Between steps the cycle before is over, or its end would release what is gathered here.
+void Engine::unshard(const std::string& path) {
+  const std::lock_guard lock(mutex);
+  TORCH_CHECK(full_scopes_.empty(), "fsdp: unshard() inside full_params(), where all parameters are whole");
+  const std::vector<Unit*> wanted = units_under(path, "unshard()");
+  if (depth_ == 0 && graph_task() == -1) {
+    end_failed_call();
+    drop_failed_task();
+    check_module();
+    notice_writes();
+    if (backward_seen_ || mode_ == Mode::eval) end_cycle();
+  }
+  for (Unit* unit : wanted) executor_.gather_ahead(*unit);
+}
+
+void Engine::reshard(const std::string& path) {
+  const std::lock_guard lock(mutex);
+  const Quiet quiet;
+  for (Unit* unit : units_under(path, "reshard()"))
+    if (unit->pins == 0) executor_.release(*unit);
+}
+
+}  // namespace fsdp::detail
