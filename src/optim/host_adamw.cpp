@@ -5,11 +5,13 @@
 
 #include <algorithm>
 
+#include "base/worker_pool.h"
+
 namespace fsdp::detail {
 
 namespace {
 
-constexpr size_t kAtOnce = size_t{1} << 15;  // elements of one thread: half a MiB of arrays
+constexpr size_t kAtOnce = size_t{1} << 16;  // elements of one task: a MiB of arrays
 
 bool lies_as(const at::Tensor& tensor, const at::Tensor& param) {
   return tensor.is_cpu() && tensor.sizes() == param.sizes() && tensor.strides() == param.strides();
@@ -62,19 +64,17 @@ void HostAdamW::flush() {
   std::vector<Chunk> chunks;
   for (const Piece& piece : pieces_)
     for (size_t first = 0; first < piece.count; first += kAtOnce) chunks.push_back({&piece, first});
-  at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto& [piece, first] = chunks[static_cast<size_t>(i)];
-      const size_t bytes = piece->narrow ? 2 : 4;
-      const AdamWArrays& all = piece->arrays;
-      adamw({.param = moved(all.param, first, 4),
-             .grad = moved(all.grad, first, 4),
-             .average = moved(static_cast<char*>(all.average), first, bytes),
-             .square = moved(static_cast<char*>(all.square), first, bytes),
-             .maximum = moved(static_cast<char*>(all.maximum), first, bytes),
-             .copy = moved(all.copy, first, 2)},
-            std::min(kAtOnce, piece->count - first), piece->numbers, piece->narrow);
-    }
+  WorkerPool::shared().run(chunks.size(), at::get_num_threads(), [&](size_t i) {
+    const auto& [piece, first] = chunks[i];
+    const size_t bytes = piece->narrow ? 2 : 4;
+    const AdamWArrays& all = piece->arrays;
+    adamw({.param = moved(all.param, first, 4),
+           .grad = moved(all.grad, first, 4),
+           .average = moved(static_cast<char*>(all.average), first, bytes),
+           .square = moved(static_cast<char*>(all.square), first, bytes),
+           .maximum = moved(static_cast<char*>(all.maximum), first, bytes),
+           .copy = moved(all.copy, first, 2)},
+          std::min(kAtOnce, piece->count - first), piece->numbers, piece->narrow);
   });
   pieces_.clear();
   written_.clear();
