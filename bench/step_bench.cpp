@@ -41,6 +41,7 @@ struct Settings {
   bool capture = false;        // forward and backward as one CUDA graph
   bool reproducible = false;   // the same bits for every number of ranks
   bool deterministic = false;  // LibTorch's deterministic kernels
+  bool recompute = false;      // activations of layers again in backward
 };
 
 struct Batch {
@@ -64,13 +65,18 @@ void read_raw(const std::filesystem::path& path, const at::Tensor& tensor) {
   TORCH_CHECK(file.good(), "cannot read ", path.string());
 }
 
+fsdp::models::BlockRunner blocks_of(const Settings& settings) {
+  return settings.recompute ? fsdp::recompute_blocks() : fsdp::models::BlockRunner();
+}
+
 LlamaForCausalLM make_model(const Settings& settings, at::Device device) {
   torch::manual_seed(0);
   LlamaForCausalLM model(fsdp::models::LlamaConfig{.vocab_size = settings.vocab,
                                                    .hidden_size = settings.dim,
                                                    .num_hidden_layers = settings.layers,
                                                    .num_attention_heads = settings.dim / kHeadDim,
-                                                   .max_position_embeddings = settings.seq});
+                                                   .max_position_embeddings = settings.seq,
+                                                   .run_block = blocks_of(settings)});
   if (!settings.data.empty()) {
     for (const auto& item : model->named_parameters())
       read_raw(std::filesystem::path(settings.data) / item.key(), item.value());
@@ -275,6 +281,7 @@ int main(int argc, char** argv) {
                "forward and backward as one CUDA graph, from the fourth step on");
   app.add_flag("--reproducible", settings.reproducible, "in reproducible mode, one microbatch per rank");
   app.add_flag("--deterministic", settings.deterministic, "with LibTorch's deterministic kernels only");
+  app.add_flag("--recompute", settings.recompute, "compute the activations of layers again in backward");
   app.add_flag("--plain", settings.plain, "the model alone on one rank, not sharded, in fp32");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -23,9 +23,11 @@ struct Net : torch::nn::Module {
                                                       torch::nn::Tanh(), torch::nn::Linear(64, 4)));
   }
   at::Tensor forward(const at::Tensor& x, const at::Tensor& y) {
-    return torch::mse_loss(body->forward(x), y);
+    const at::Tensor h = again ? recompute_sequential(*body, x, every_block(2), *again) : body->forward(x);
+    return torch::mse_loss(h, y);
   }
   torch::nn::Sequential body{nullptr};
+  std::optional<RecomputeOptions> again;
 };
 
 at::Tensor values(int64_t rows, int64_t columns, uint64_t seed, c10::Device device) {
@@ -43,10 +45,13 @@ struct Trained {
 struct CaptureCourse {
   std::function<int64_t(int)> rows = [](int) { return int64_t{8}; };
   std::function<bool(int)> adds = [](int) { return false; };
+  std::optional<RecomputeOptions> again = {};
 };
 
 Trained train(const World& world, Precision precision, bool captured, const CaptureCourse& course) {
-  auto model = fully_shard(world, std::make_shared<Net>(), {.wrap = by_size(200), .precision = precision});
+  const auto net = std::make_shared<Net>();
+  net->again = course.again;
+  auto model = fully_shard(world, net, {.wrap = by_size(200), .precision = precision});
   AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
   auto step = capture(model);
   Trained trained;
@@ -99,6 +104,48 @@ TEST(GpuCapture, OtherShapesAndSumsRunAsUsual) {
   const CaptureCourse course{.rows = [](int i) { return i == 6 ? int64_t{5} : int64_t{8}; },
                              .adds = [](int i) { return i == 8; }};
   run_on_gpus(1, [&](World& world) { compare(world, fp32(), course, kCaptureSteps - 3 - 2); });
+}
+
+TEST(GpuCapture, WhatIsComputedAgainTrainsToTheBit) {
+  for (const bool keep_rng : {false, true})
+    run_on_gpus(1, [&](World& world) {
+      const Trained plain = train(world, fp32(), false, {});
+      const Trained again = train(world, fp32(), true, {.again = RecomputeOptions{.keep_rng = keep_rng}});
+      expect_same(again, plain);
+      std::printf("keep_rng %d: %ld replays\n", static_cast<int>(keep_rng), again.replays);
+      require(again.replays == kCaptureSteps - 3, "replays");
+    });
+}
+
+// Linear in its parameter, so that the loss is the product of parameter and gradient, if both dropped the
+// same elements.
+struct Dropping : torch::nn::Module {
+  Dropping() { weight = register_parameter("weight", torch::ones({4096})); }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto drop = [this](const at::Tensor& in) { return at::dropout(in * weight, 0.5, true); };
+    return recompute(drop, recompute(drop, x)).sum();
+  }
+  at::Tensor weight;
+};
+
+TEST(GpuCapture, WhatIsComputedAgainDropsTheSameElements) {
+  run_on_gpus(1, [](World& world) {
+    auto model = fully_shard(world, std::make_shared<Dropping>());
+    auto step = capture(model);
+    const at::Tensor x = values(1, 4096, 1, world.device()).abs().squeeze(0);
+    std::set<double> seen;
+    for (int i = 0; i < 8; ++i) {
+      const double loss = step(x).item<double>();
+      const double product = model.parameters()[0].grad().to(at::kDouble).sum().item<double>();
+      require(std::abs(product - 2 * loss) < 1e-3 * loss,
+              "step " + std::to_string(i) + ": loss " + std::to_string(loss) + ", gradients " +
+                  std::to_string(product / 2) + ", replays " + std::to_string(step.replays()));
+      seen.insert(loss);
+      model.zero_grad();
+    }
+    require(seen.size() == 8, "the same elements were dropped twice");
+    std::printf("%ld replays\n", step.replays());
+  });
 }
 
 TEST(GpuCapture, DropsOtherElementsInEveryReplay) {

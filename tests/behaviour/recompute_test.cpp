@@ -128,33 +128,75 @@ struct NoisyImpl : torch::nn::Module {
     for (int i = 0; i < 3; ++i)
       layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(8, 8)));
   }
-  Tensor forward(const Tensor& x, bool again) {
+  Tensor forward(const Tensor& x, bool again, bool offload = false) {
     Tensor h = x;
     for (auto& layer : layers) {
       auto step = [layer](const Tensor& in) mutable { return at::dropout(layer(in), 0.5, true); };
-      h = again ? recompute(step, h) : step(h);
+      h = again ? recompute({.offload_inputs = offload}, step, h) : step(h);
     }
     return h + at::rand_like(h);  // random numbers go on after it
   }
   std::vector<torch::nn::Linear> layers;
 };
 
+// What three steps gave: values, random numbers after them, and gradients.
+Tensors run_noisy(at::Device device, bool again, bool offload) {
+  torch::manual_seed(5);
+  NoisyImpl net;
+  net.to(device);
+  Tensors seen;
+  for (int step = 0; step < 3; ++step) {
+    const Tensor y = net.forward(torch::ones({16, 8}, device), again, offload);
+    y.square().sum().backward();
+    seen.push_back(y.detach());
+    seen.push_back(torch::rand({4}, device));  // also after backward
+  }
+  for (const Tensor& param : net.parameters()) seen.push_back(param.grad());
+  return seen;
+}
+
+void require_same_noise(at::Device device, bool offload) {
+  const Tensors plain = run_noisy(device, false, false), again = run_noisy(device, true, offload);
+  for (size_t i = 0; i < plain.size(); ++i) require(plain[i].equal(again[i]), "the same as without");
+}
+
 TEST(Recompute, DrawsTheSameRandomNumbers) {
-  const auto run = [](bool again) {
-    torch::manual_seed(5);
-    NoisyImpl net;
-    Tensors seen;
-    for (int step = 0; step < 3; ++step) {
-      const Tensor y = net.forward(torch::ones({16, 8}), again);
-      y.square().sum().backward();
-      seen.push_back(y.detach());
-      seen.push_back(torch::rand({4}));  // also after backward
-    }
-    for (const Tensor& param : net.parameters()) seen.push_back(param.grad());
-    return seen;
-  };
-  const Tensors plain = run(false), again = run(true);
-  for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(plain[i].equal(again[i])) << i;
+  for (const bool offload : {false, true}) require_same_noise(at::kCPU, offload);
+}
+
+TEST(GpuRecompute, DrawsTheSameRandomNumbers) {
+  run_on_gpus(1, [](World& world) {
+    for (const bool offload : {false, true}) require_same_noise(world.device(), offload);
+  });
+}
+
+// A sharded model on GPUs against the same without recomputation.
+TEST(GpuRecompute, GivesTheSameBits) {
+  for (const int ranks : {1, 2})
+    run_on_gpus(ranks, [](World& world) {
+      std::map<bool, Tensors> ends;
+      for (const bool again : {false, true}) {
+        torch::manual_seed(2);
+        auto model = fully_shard(world, make_net(), sharded_by(by_type<BlockImpl>()));
+        AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
+        for (int step = 0; step < 4; ++step) {
+          const Tensor x = torch::full({4, 6}, 0.1 * (step + world.rank()), world.device());
+          const Tensor y = model.run([&](NetImpl& net) {
+            Tensor h = net.in(x);
+            for (Block& block : net.blocks) {
+              auto run = [block](const Tensor& in) mutable { return block(in); };
+              h = again ? recompute({.offload_inputs = step % 2 == 1}, run, h) : run(h);
+            }
+            return net.out(h);
+          });
+          loss_of(y).backward();
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+        for (const Tensor& slice : model.parameters()) ends[again].push_back(slice.detach().clone());
+      }
+      for (size_t i = 0; i < ends[false].size(); ++i) require(ends[false][i].equal(ends[true][i]), "bits");
+    });
 }
 
 TEST(Recompute, WithoutKeepingThemItDrawsOthers) {
