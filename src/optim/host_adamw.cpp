@@ -32,7 +32,7 @@ bool fits_host_adamw(const at::Tensor& param, const torch::optim::AdamWParamStat
   const at::Tensor& maximum = state.max_exp_avg_sq();
   return param.is_cpu() && param.scalar_type() == at::kFloat && param.is_non_overlapping_and_dense() &&
          grad.scalar_type() == at::kFloat && grad.layout() == at::kStrided && lies_as(grad, param) &&
-         (type == at::kFloat || type == at::kBFloat16) && lies_as(state.exp_avg(), param) &&
+         type == at::kBFloat16 && lies_as(state.exp_avg(), param) &&
          state.exp_avg_sq().scalar_type() == type && lies_as(state.exp_avg_sq(), param) &&
          (!maximum.defined() || (maximum.scalar_type() == type && lies_as(maximum, param)));
 }

@@ -9,7 +9,8 @@
 
 namespace fsdp::detail {
 
-// Whether it can take a parameter: fp32, dense, in host memory, with fp32 or bf16 moments of the same form.
+// Whether it takes a parameter: fp32, dense, in host memory, with bf16 moments of the same form. (With fp32
+// moments LibTorch's fused operator is as fast, and its bits are those of PyTorch.)
 bool fits_host_adamw(const at::Tensor& param, const torch::optim::AdamWParamState& state);
 
 // What one step does with some parameters. They are written by flush().
