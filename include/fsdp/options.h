@@ -66,6 +66,16 @@ struct Reproducible {
 // The seed of LibTorch's default generators for microbatch `microbatch` of step `step`.
 uint64_t microbatch_seed(uint64_t seed, int64_t step, int64_t microbatch);
 
+// What is kept in pinned host memory while the model computes on a device. On CPU ranks it changes nothing.
+struct Offload {
+  // Shards: parameters() are CPU tensors, and so are their gradients and moments. A gather uploads them.
+  bool params = false;
+  bool gradients = false;  // gradient shards, also where parameters stay on the device
+  bool optimizer = false;  // moments of fsdp::AdamW, also where parameters stay on the device
+
+  bool any() const { return params || gradients || optimizer; }
+};
+
 // A module as a wrap policy sees it.
 struct ModuleInfo {
   std::string path;  // "transformer.h.0"
@@ -126,6 +136,7 @@ struct ShardOptions {
   // state_hash(). 0: never.
   int check_replicas_every = 0;
   std::optional<Reproducible> reproducible = {};
+  Offload offload = {};
   std::shared_ptr<const Codec> gather_codec = {};  // of all-gathers; none: cast to `precision.param`
   std::shared_ptr<const Codec> reduce_codec = {};  // of reduce-scatters; none: cast to `precision.reduce`
   // Fills a parameter that is on the meta device and was not made by on_meta(); `whole` has memory.

@@ -20,6 +20,8 @@ struct UnitChoice {
   int reshard_group = 0;        // ranks that save it between them from forward to backward; 0: none
   bool may_share = false;       // ranks can read each other's shards where they lie
   bool average = true;          // gradients over the ranks; false: their sum
+  bool on_host = false;         // the shard is in host memory, and computed with elsewhere
+  bool gradient_on_host = false;
 };
 
 // A region in the types it is kept and moved in.
@@ -31,10 +33,12 @@ struct RegionSpec {
   ElementType reduce = {};     // of gradients on the way
   ElementType gradient = {};   // of the gradient shard
   bool shared_shards = false;  // ranks' shards lie side by side: Note [Shared shards]
+  bool on_host = false;        // the shard is in host memory: Note [Offload]
+  bool gradient_on_host = false;
 
   int64_t total() const { return layout.total(ranks); }
   // The shard is all there is, in the type it is computed with.
-  bool in_place() const { return total() == 0 || (ranks == 1 && compute == master); }
+  bool in_place() const { return total() == 0 || (ranks == 1 && compute == master && !on_host); }
   int64_t shard_bytes() const { return layout.shard_numel * master.bytes; }
   int64_t slot_bytes() const { return in_place() || shared_shards ? 0 : total() * compute.bytes; }
   int64_t buffer_bytes() const { return layout.trainable ? total() * reduce.bytes : 0; }

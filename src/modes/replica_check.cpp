@@ -73,7 +73,7 @@ void compare_copies(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh)
   const auto n = static_cast<int64_t>(mine.size());
   const at::Tensor hashes = at::empty({n}, at::kLong);
   for (int64_t i = 0; i < n; ++i) hashes.mutable_data_ptr<int64_t>()[i] = mine[static_cast<size_t>(i)].hash;
-  const auto device = mine.front().unit->regions.front()->shard.device();
+  const auto device = mine.front().unit->regions.front()->home.device();
   at::Tensor all = at::empty({n * mesh.all.size()}, hashes.options().device(device));
   mesh.all.all_gather(all, hashes.to(device), "copies").wait(mesh.all.timeout());
   all = all.cpu();

@@ -12,7 +12,9 @@
 #include <map>
 
 #include "optim/host_adamw.h"
+#include "optim/visitors.h"
 #include "runtime/policy.h"
+#include "runtime/unit.h"
 
 namespace fsdp {
 
@@ -25,13 +27,23 @@ struct Batch {
   std::vector<at::Tensor> params, grads, averages, squares, maxima, steps;
 };
 
+// That `param` is a slice of; null: it is no slice.
+detail::UnitRegion* region_of_slice(const at::Tensor& param) {
+  const detail::Tag* tag = detail::tag_of(param);
+  return tag != nullptr && tag->region != nullptr ? detail::region_of(*tag) : nullptr;
+}
+
 AdamWParamState& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& param, at::ScalarType type,
-                          bool amsgrad) {
+                          bool amsgrad, detail::UnitRegion* region) {
   auto& slot = optimizer.state()[param.unsafeGetTensorImpl()];
   if (!slot) {
     auto fresh = std::make_unique<AdamWParamState>();
     fresh->step(0);
-    const auto zeros = [&] { return at::zeros_like(param, type, {}, {}, {}, at::MemoryFormat::Preserve); };
+    const auto zeros = [&] {
+      if (region != nullptr && region->host_memory)
+        return region->host_memory->take(param.numel(), type).zero_();
+      return at::zeros_like(param, type, {}, {}, {}, at::MemoryFormat::Preserve);
+    };
     fresh->exp_avg(zeros());
     fresh->exp_avg_sq(zeros());
     if (amsgrad) fresh->max_exp_avg_sq(zeros());
@@ -40,13 +52,17 @@ AdamWParamState& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& 
   return static_cast<AdamWParamState&>(*slot);
 }
 
-void add(Batch& batch, const at::Tensor& param, AdamWParamState& state, const at::Tensor& step,
-         bool amsgrad) {
-  batch.params.push_back(param);
-  batch.grads.push_back(param.grad());
-  batch.averages.push_back(state.exp_avg());
-  batch.squares.push_back(state.exp_avg_sq());
-  if (amsgrad) batch.maxima.push_back(state.max_exp_avg_sq());
+// A parameter and what its update reads and writes, on one device.
+struct Piece {
+  at::Tensor param, grad, average, square, maximum;
+};
+
+void add(Batch& batch, const Piece& piece, const at::Tensor& step) {
+  batch.params.push_back(piece.param);
+  batch.grads.push_back(piece.grad);
+  batch.averages.push_back(piece.average);
+  batch.squares.push_back(piece.square);
+  if (piece.maximum.defined()) batch.maxima.push_back(piece.maximum);
   batch.steps.push_back(step);
 }
 
@@ -72,17 +88,18 @@ class NarrowRun {
  public:
   NarrowRun(const AdamWOptions& options, int64_t step) : options_(options), step_(step) {}
 
-  void add(const at::Tensor& param, AdamWParamState& state) {
+  void add(const Piece& piece) {
+    const at::Tensor& param = piece.param;
     const int64_t most = detail::policy_of(param.device()).elements_at_once;
-    const at::Tensor grad = param.grad().reshape({-1});
+    const at::Tensor grad = piece.grad.reshape({-1});
     for (int64_t first = 0; first < param.numel();) {
       const int64_t n = std::min(most - pending_, param.numel() - first);
       const auto cut = [&](const at::Tensor& whole) { return whole.view({-1}).narrow(0, first, n); };
       params_.push_back(cut(param.detach()));
       grads_.push_back(cut(grad));
-      moments_[0].push_back(cut(state.exp_avg()));
-      moments_[1].push_back(cut(state.exp_avg_sq()));
-      if (options_.amsgrad()) moments_[2].push_back(cut(state.max_exp_avg_sq()));
+      moments_[0].push_back(cut(piece.average));
+      moments_[1].push_back(cut(piece.square));
+      if (options_.amsgrad()) moments_[2].push_back(cut(piece.maximum));
       first += n;
       pending_ += n;
       if (pending_ == most) flush();
@@ -152,10 +169,16 @@ torch::Tensor AdamW::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   detail::HostAdamW on_host;
+  detail::Visitors visitors;
   for (auto& group : param_groups()) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
     std::map<std::pair<int64_t, at::ScalarType>, Batch> batches;
     std::map<int64_t, NarrowRun> narrow;
+    const auto run_all = [&] {
+      for (auto& [key, batch] : std::exchange(batches, {})) run(batch, options);
+      for (auto& [step, rest] : narrow) rest.flush();
+      visitors.send_back();
+    };
     for (auto& param : group.params()) {
       if (!param.grad().defined()) continue;
       if (param.numel() == 0) {
@@ -163,28 +186,38 @@ torch::Tensor AdamW::step(LossClosure closure) {
         param.detach().zero_();
         continue;
       }
+      detail::UnitRegion* region = region_of_slice(param);
       const at::ScalarType type = moments_type(param, moments_);
-      AdamWParamState& state = state_of(*this, param, type, options.amsgrad());
+      AdamWParamState& state = state_of(*this, param, type, options.amsgrad(), region);
       state.step(state.step() + 1);
       if (detail::fits_host_adamw(param, state)) {
-        on_host.add(param, state, options);
+        on_host.add(param, state, options, region);
         continue;
       }
+      const auto here = [&](const at::Tensor& tensor, bool returns = true) {
+        return visitors.on(param.device(), tensor, returns);
+      };
+      const Piece piece{.param = param,
+                        .grad = here(param.grad(), false),
+                        .average = here(state.exp_avg()),
+                        .square = here(state.exp_avg_sq()),
+                        .maximum = options.amsgrad() ? here(state.max_exp_avg_sq()) : at::Tensor()};
       if (state.exp_avg().scalar_type() != param.scalar_type()) {
-        narrow.try_emplace(state.step(), options, state.step()).first->second.add(param, state);
-        continue;
+        narrow.try_emplace(state.step(), options, state.step()).first->second.add(piece);
+      } else {
+        Batch& batch = batches[{state.step(), param.scalar_type()}];
+        const at::Tensor step = batch.steps.empty()
+                                    ? at::full({}, static_cast<double>(state.step()),
+                                               at::TensorOptions().dtype(at::kFloat).device(param.device()))
+                                    : batch.steps.front();
+        add(batch, piece, step);
       }
-      Batch& batch = batches[{state.step(), param.scalar_type()}];
-      const at::Tensor step = batch.steps.empty()
-                                  ? at::full({}, static_cast<double>(state.step()),
-                                             at::TensorOptions().dtype(at::kFloat).device(param.device()))
-                                  : batch.steps.front();
-      add(batch, param, state, step, options.amsgrad());
+      if (visitors.crowded()) run_all();
     }
-    for (auto& [key, batch] : batches) run(batch, options);
-    for (auto& [step, rest] : narrow) rest.flush();
+    run_all();
   }
   on_host.flush();
+  visitors.wait();
   return loss;
 }
 

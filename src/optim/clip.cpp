@@ -41,7 +41,7 @@ at::Tensor local_norm(const Model& model, double p, bool sharded) {
   if (norms.empty())
     return at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(model.world.device()));
   const at::Tensor all = at::stack(norms);
-  return (std::isinf(p) ? all.max() : all.pow(p).sum()).view({1});
+  return (std::isinf(p) ? all.max() : all.pow(p).sum()).view({1}).to(model.world.device());
 }
 
 // Over the ranks that hold one copy of the model between them.
@@ -72,7 +72,10 @@ at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
   const at::Tensor total = model.mode ? ordered_norm(model, norm_type) : norm_of(model, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
   const std::vector<at::Tensor> gradients = gradients_of(model);
-  if (!gradients.empty()) at::_foreach_mul_(gradients, factor.squeeze());
+  if (gradients.empty()) return total;
+  const at::Tensor here = factor.squeeze().to(gradients.front().device());
+  // In host memory the factor is known, and a pass over all gradients is not done for nothing.
+  if (!here.is_cpu() || !(here.item<float>() == 1.0F)) at::_foreach_mul_(gradients, here);
   return total;
 }
 

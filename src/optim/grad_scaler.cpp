@@ -44,14 +44,18 @@ bool GradScaler::find_inf(torch::optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
   at::Tensor found = at::zeros({1}, options);
-  const at::Tensor inverse = at::full({}, 1.0 / state_.scale, options);
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
+  std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> by_type;
   for (const auto& group : optimizer.param_groups())
     for (const auto& param : group.params())
       if (param.grad().defined() && param.numel() > 0)
-        by_type[param.grad().scalar_type()].push_back(param.grad());
-  for (auto& [type, gradients] : by_type)
-    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse);
+        by_type[{param.grad().device().type(), param.grad().scalar_type()}].push_back(param.grad());
+  for (auto& [type, gradients] : by_type) {
+    const auto there = gradients.front().options().dtype(at::kFloat);
+    at::Tensor found_there = at::zeros({1}, there);
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_there,
+                                                   at::full({}, 1.0 / state_.scale, there));
+    found.add_(found_there.to(device_));
+  }
   comm_.all_reduce(found, ReduceOp::sum, "found_inf").wait(comm_.timeout());
   return found.item<float>() > 0;
 }

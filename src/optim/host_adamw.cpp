@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "base/worker_pool.h"
+#include "runtime/unit.h"
+#include "watch/observer.h"
 
 namespace fsdp::detail {
 
@@ -32,39 +34,90 @@ bool fits_host_adamw(const at::Tensor& param, const torch::optim::AdamWParamStat
   const at::Tensor& maximum = state.max_exp_avg_sq();
   return param.is_cpu() && param.scalar_type() == at::kFloat && param.is_non_overlapping_and_dense() &&
          grad.scalar_type() == at::kFloat && grad.layout() == at::kStrided && lies_as(grad, param) &&
-         type == at::kBFloat16 && lies_as(state.exp_avg(), param) &&
+         (type == at::kBFloat16 || type == at::kFloat) && lies_as(state.exp_avg(), param) &&
          state.exp_avg_sq().scalar_type() == type && lies_as(state.exp_avg_sq(), param) &&
          (!maximum.defined() || (maximum.scalar_type() == type && lies_as(maximum, param)));
 }
 
-void HostAdamW::add(const at::Tensor& param, const torch::optim::AdamWParamState& state,
-                    const torch::optim::AdamWOptions& options) {
+namespace {
+
+// Where an update of `param` writes what is uploaded; null: nowhere, and the copy is made again.
+uint16_t* copy_of(const at::Tensor& param, const HostShard* host) {
+  if (host == nullptr || host->stale() || host->copy().scalar_type() != at::kBFloat16) return nullptr;
+  return static_cast<uint16_t*>(host->copy().mutable_data_ptr()) + param.storage_offset();
+}
+
+// Whoever reads it waits for the update.
+void watch_moment(UnitRegion& region, at::Tensor& moment) {
+  if (!moment.defined() || tag_of(moment) != nullptr) return;
+  region.moment_tags.push_back(mark(moment, TagKind::moment, &region));
+  moment = watched(moment);
+}
+
+}  // namespace
+
+void HostAdamW::add(const at::Tensor& param, torch::optim::AdamWParamState& state,
+                    const torch::optim::AdamWOptions& options, UnitRegion* region) {
+  HostShard* host = region != nullptr ? region->host.get() : nullptr;
+  if (host != nullptr) {
+    host->wait_for_updates();
+    watch_moment(*region, state.exp_avg());
+    watch_moment(*region, state.exp_avg_sq());
+    watch_moment(*region, state.max_exp_avg_sq());
+  }
+  Update& update = updates_[host];
   const auto& [beta1, beta2] = options.betas();
   const bool keeps_maximum = options.amsgrad() && state.max_exp_avg_sq().defined();
-  pieces_.push_back({.arrays = {.param = static_cast<float*>(param.data_ptr()),
-                                .grad = static_cast<const float*>(param.grad().const_data_ptr()),
-                                .average = state.exp_avg().data_ptr(),
-                                .square = state.exp_avg_sq().data_ptr(),
-                                .maximum = keeps_maximum ? state.max_exp_avg_sq().data_ptr() : nullptr},
-                     .count = static_cast<size_t>(param.numel()),
-                     .numbers = adamw_numbers(options.lr(), beta1, beta2, options.eps(),
-                                              options.weight_decay(), state.step()),
-                     .narrow = state.exp_avg().scalar_type() == at::kBFloat16});
+  uint16_t* copy = copy_of(param, host);
+  update.copies = copy != nullptr;
+  update.pieces.push_back({.arrays = {.param = static_cast<float*>(param.data_ptr()),
+                                      .grad = static_cast<const float*>(param.grad().const_data_ptr()),
+                                      .average = state.exp_avg().data_ptr(),
+                                      .square = state.exp_avg_sq().data_ptr(),
+                                      .maximum = keeps_maximum ? state.max_exp_avg_sq().data_ptr() : nullptr,
+                                      .copy = copy},
+                           .count = static_cast<size_t>(param.numel()),
+                           .numbers = adamw_numbers(options.lr(), beta1, beta2, options.eps(),
+                                                    options.weight_decay(), state.step()),
+                           .narrow = state.exp_avg().scalar_type() == at::kBFloat16});
+  for (const at::Tensor& tensor :
+       {param.detach(), param.grad(), state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()})
+    update.kept.push_back(tensor);
   written_.push_back(param.detach().as_strided({0}, {1}));
 }
 
 void HostAdamW::flush() {
-  if (pieces_.empty()) return;
+  if (written_.empty()) return;
   // Pointers bypass operators: one that writes nothing tells whoever watches these parameters.
   at::_foreach_zero_(written_);
+  const int threads = at::get_num_threads();
+  std::vector<HostShard*> order;
+  for (auto& [host, update] : updates_) {
+    if (host == nullptr)
+      run(update.pieces, threads);
+    else
+      order.push_back(host);
+  }
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->order() < b->order(); });
+  for (HostShard* host : order) {
+    if (updates_.at(host).copies) host->copy_is_promised();
+    host->promises().add(host->key(), [update = std::move(updates_.at(host)), threads] {
+      run(update.pieces, threads);
+    });
+  }
+  updates_.clear();
+  written_.clear();
+}
+
+void HostAdamW::run(const std::vector<Piece>& pieces, int threads) {
   struct Chunk {
     const Piece* piece;
     size_t first;
   };
   std::vector<Chunk> chunks;
-  for (const Piece& piece : pieces_)
+  for (const Piece& piece : pieces)
     for (size_t first = 0; first < piece.count; first += kAtOnce) chunks.push_back({&piece, first});
-  WorkerPool::shared().run(chunks.size(), at::get_num_threads(), [&](size_t i) {
+  WorkerPool::shared().run(chunks.size(), threads, [&](size_t i) {
     const auto& [piece, first] = chunks[i];
     const size_t bytes = piece->narrow ? 2 : 4;
     const AdamWArrays& all = piece->arrays;
@@ -76,8 +129,6 @@ void HostAdamW::flush() {
            .copy = moved(all.copy, first, 2)},
           std::min(kAtOnce, piece->count - first), piece->numbers, piece->narrow);
   });
-  pieces_.clear();
-  written_.clear();
 }
 
 }  // namespace fsdp::detail

@@ -3,21 +3,26 @@
 
 #include <torch/optim/adamw.h>
 
+#include <map>
 #include <vector>
 
 #include "kernels/cpu/adamw.h"
 
 namespace fsdp::detail {
 
-// Whether it takes a parameter: fp32, dense, in host memory, with bf16 moments of the same form. (With fp32
-// moments LibTorch's fused operator is as fast, and its bits are those of PyTorch.)
+class HostShard;
+struct UnitRegion;
+
+// Whether it takes a parameter: fp32, dense, in host memory, with fp32 or bf16 moments of the same form.
 bool fits_host_adamw(const at::Tensor& param, const torch::optim::AdamWParamState& state);
 
-// What one step does with some parameters. They are written by flush().
+// What one step does with some parameters.
 class HostAdamW {
  public:
-  void add(const at::Tensor& param, const torch::optim::AdamWParamState& state,
-           const torch::optim::AdamWOptions& options);
+  // `region`: that `param` is a slice of, or null.
+  void add(const at::Tensor& param, torch::optim::AdamWParamState& state,
+           const torch::optim::AdamWOptions& options, UnitRegion* region);
+  // Writes the parameters, or promises to: see Note [Offload].
   void flush();
 
  private:
@@ -27,8 +32,15 @@ class HostAdamW {
     AdamWNumbers numbers;
     bool narrow = false;
   };
+  struct Update {
+    std::vector<Piece> pieces;
+    std::vector<at::Tensor> kept;  // whose memory the pieces point at
+    bool copies = false;           // the shard's copy is written as well
+  };
 
-  std::vector<Piece> pieces_;
+  static void run(const std::vector<Piece>& pieces, int threads);
+
+  std::map<HostShard*, Update> updates_;  // null: of parameters that nobody watches, or not for promises
   std::vector<at::Tensor> written_;
 };
 

@@ -27,6 +27,7 @@ at::Tensor norms_here(const Model& model, double p, PartOf part_of) {
     norms.push_back(
         part.defined() && part.numel() > 0
             ? at::linalg_vector_norm(part, p, {}, false, part.is_complex() ? at::kComplexDouble : at::kDouble)
+                  .to(model.world.device())
             : at::zeros({}, real));
   }
   return at::stack(norms);

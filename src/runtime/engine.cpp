@@ -14,7 +14,7 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
                std::unique_ptr<StepMode> mode_)
     : Model(world_, module_, options_, std::move(mesh_), std::move(mode_)),
       executor_(world_.device(), options_.limit_all_gathers),
-      gradients_(mesh, mode.get(), options_.check_gradients, world_.device(), schedule_, units) {}
+      gradients_(mesh, mode.get(), options_.check_gradients, world_.device(), schedule_, units, host.get()) {}
 
 Engine::~Engine() {
   try {
@@ -157,6 +157,17 @@ void Engine::check_between_steps(const char* doing) {
   drop_failed_task();
   TORCH_CHECK(depth_ == 0 && task_ == -1 && full_scopes_.empty(), "fsdp: ", doing,
               " inside a call of the model, a backward or full_params()");
+  wait_for_host();
+}
+
+// Pointers bypass the observer.
+void Engine::wait_for_host() const {
+  for (const auto& unit : units)
+    for (const auto& region : unit->regions)
+      if (region->host) {
+        region->host->wait_for_updates();
+        region->host->wait_for_uploads();
+      }
 }
 
 void Engine::quiesce() {

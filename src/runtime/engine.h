@@ -101,6 +101,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   bool change_over();
   void release_as_planned();
   void leave_failed();
+  void wait_for_host() const;
   void end_failed_call();
   void begin_cycle(Mode mode);
   void end_cycle();

@@ -67,7 +67,8 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
 at::Tensor gather_master(Model& model, UnitRegion& region, bool rank0_only) {
   Unit& unit = *region.unit;
   const bool here = !rank0_only || model.world.rank() == 0;
-  const at::Tensor whole = at::empty({here ? region.spec.total() : 0}, region.shard.options());
+  const at::Tensor whole =
+      at::empty({here ? region.spec.total() : 0}, region.home.options().dtype(region.master()));
   unit.peers_may_read = unit.peers_may_read || region.gather_path->peers_read_shard();
   if (!rank0_only)
     region.gather_path->gather_master(whole, std::nullopt, unit.name());
@@ -86,7 +87,7 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
     for (const auto& param : unit.params) {
       if (&param->region() != region.get()) continue;
       param->attach(whole.storage(), region->master());
-      if (whole.device() != region->shard.device()) param->move_to(whole);
+      if (whole.device() != region->home.device()) param->move_to(whole);
     }
   }
   unit.claim_shards();
@@ -95,7 +96,7 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
 // Not all units could be made whole: none stays so. The last one has not got all its regions.
 void Engine::give_up(FullScope& scope) {
   for (Unit* unit : scope.units) {
-    for (const auto& param : unit->params) param->move_to(param->region().shard);
+    for (const auto& param : unit->params) param->move_to(param->region().home);
     unit->unbind();
   }
 }
@@ -145,7 +146,7 @@ void Engine::take_apart(Unit& unit, std::span<const at::Tensor> whole, const Ful
     for (const auto& param : unit.params) {
       if (&param->region() != &region) continue;
       take_back(*param, whole[i], how.write_back);
-      param->move_to(region.shard);  // set_data() has taken device, type and key of what it was given
+      param->move_to(region.home);  // set_data() has taken device, type and key of what it was given
     }
     const int64_t n = region.shard.numel();
     if (how.write_back) region.shard.copy_(whole[i].narrow(0, mesh.shard_index(unit.ranks()) * n, n));

@@ -1,10 +1,9 @@
 #include "runtime/gradient_shards.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -23,14 +22,12 @@ void GradientShards::make(UnitRegion& region) {
   if (region.gradient.shard.defined()) return;
   if (auto storage = region.gradient.last.lock();
       storage && region.gradient_type() == region.master() && all_show(region, *storage)) {
-    region.gradient.shard = raw_view(region.shard, 0, region.shard.sizes(), {1});
-    region.gradient.shard.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+    const at::Tensor like = at::empty({0}, region.shard.options().device(storage->device()));
+    like.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+    region.gradient.shard = watched(raw_view(like, 0, region.shard.sizes(), {1}));
     region.gradient.shown = true;
   } else {
-    const auto options = region.shard.options().dtype(region.gradient_type());
-    const bool reduced = !region.reduce_path->alone();  // and so written whole, padding included
-    const at::Tensor fresh = policy_.clears_padding && !reduced ? at::zeros_like(region.shard, options)
-                                                                : at::empty_like(region.shard, options);
+    const at::Tensor fresh = fresh_shard(region);
     region.gradient.tag = mark(fresh, TagKind::gradient, &region);
     region.gradient.shard = watched(fresh);
     region.gradient.last = c10::weak_intrusive_ptr(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
@@ -38,6 +35,14 @@ void GradientShards::make(UnitRegion& region) {
     region.gradient.shown = false;
   }
   cut(region);
+}
+
+at::Tensor GradientShards::fresh_shard(const UnitRegion& region) const {
+  const int64_t n = region.spec.layout.shard_numel;
+  if (region.spec.gradient_on_host) return host_->memory->take(n, region.gradient_type());
+  const auto options = region.home.options().dtype(region.gradient_type());
+  const bool reduced = !region.reduce_path->alone();  // and so written whole, padding included
+  return policy_.clears_padding && !reduced ? at::zeros({n}, options) : at::empty({n}, options);
 }
 
 bool GradientShards::all_show(const UnitRegion& region, const c10::StorageImpl& storage) {
@@ -60,6 +65,13 @@ void GradientShards::cut(UnitRegion& region) const {
 
 // On a GPU the sum's own memory becomes the shard; see Note [Gradient shards].
 void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scale) {
+  if (region.spec.gradient_on_host && sum.defined()) {
+    make(region);
+    region.gradient.shown = true;  // when the last backward of the step ends
+    if (scale != 1.0) at::Tensor(sum).mul_(scale);
+    host_->downloads.start(region.gradient.shard, sum.to(region.gradient_type()), /*adds=*/false);
+    return;
+  }
   const bool as_it_is = policy_.adopts_sums && sum.defined() && sum.scalar_type() == region.gradient_type() &&
                         tag_of(sum) == nullptr;
   if (!as_it_is) {
@@ -122,9 +134,9 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
     if (&unit.params[i]->region() == &region) unit.params[i]->gradient.somewhere |= used[i];
   if (path.in_buffer()) {
     if (!pending.buffer.is_same(region.gradient.shard)) pending.result = pending.buffer;
-  } else if (adds || region.reduce() != region.gradient_type()) {
+  } else if (adds || region.reduce() != region.gradient_type() || region.spec.gradient_on_host) {
     pending.result =
-        at::empty_like(region.gradient.shard, region.gradient.shard.options().dtype(region.reduce()));
+        at::empty({region.spec.layout.shard_numel}, region.home.options().dtype(region.reduce()));
   }
   if (pending.buffer.numel() > 0)
     pending.work = path.start(pending.result.defined() ? pending.result : region.gradient.shard,
@@ -183,8 +195,11 @@ void GradientShards::settle(const Unit& unit) {
 void GradientShards::finish(Pending& pending) {
   pending.work.wait();
   UnitRegion& region = *pending.region;
-  if (pending.result.defined()) {
-    if (region.gradient.shown || region.gradient.summed)
+  const bool adds = region.gradient.shown || region.gradient.summed;
+  if (region.spec.gradient_on_host) {
+    host_->downloads.start(region.gradient.shard, pending.result.to(region.gradient_type()), adds);
+  } else if (pending.result.defined()) {
+    if (adds)
       region.gradient.shard.add_(pending.result);
     else
       region.gradient.shard.copy_(pending.result);
@@ -206,6 +221,7 @@ bool GradientShards::busy(const UnitRegion& region) const {
 
 void GradientShards::drop_pending() {
   for (Pending& one : std::exchange(pending_, {})) one.work.wait();
+  wait_for_host();
 }
 
 }  // namespace fsdp::detail

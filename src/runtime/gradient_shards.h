@@ -12,14 +12,16 @@
 #include "runtime/policy.h"
 #include "runtime/step_mode.h"
 #include "runtime/unit.h"
+#include "transfer/host_side.h"
 
 namespace fsdp::detail {
 
 class GradientShards {
  public:
   // `mode`: null, or who puts sums of several backwards together.
-  GradientShards(const Mesh& mesh, StepMode* mode, Policy policy)
-      : mesh_(mesh), mode_(mode), policy_(policy) {}
+  // `host`: null, or where gradient shards may be kept.
+  GradientShards(const Mesh& mesh, StepMode* mode, Policy policy, HostSide* host)
+      : mesh_(mesh), mode_(mode), policy_(policy), host_(host) {}
   ~GradientShards() {
     for (Pending& one : pending_) one.work.drop();  // a backward has failed
   }
@@ -49,6 +51,10 @@ class GradientShards {
   void settle(const Unit& unit);
   // Reductions that have not settled, in the order in which they were started.
   std::vector<InFlight> in_flight() const;
+  // Sums that are kept in host memory are there.
+  void wait_for_host() const {
+    if (host_ != nullptr) host_->downloads.wait();
+  }
   // Waits for what is on its way and forgets it.
   void drop_pending();
 
@@ -69,11 +75,13 @@ class GradientShards {
   void reduce_region(UnitRegion& region, const std::vector<bool>& used);
   bool is_pending(const UnitRegion& region) const;
   void reduce_for_mode(UnitRegion& region, const std::vector<bool>& used);
-  static void finish(Pending& pending);
+  at::Tensor fresh_shard(const UnitRegion& region) const;
+  void finish(Pending& pending);
 
   const Mesh& mesh_;
   StepMode* mode_;
   Policy policy_;
+  HostSide* host_;
   std::deque<Pending> pending_;
 };
 

@@ -10,7 +10,7 @@
 namespace fsdp::detail {
 
 Gradients::Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device device, Schedule& schedule,
-                     const Units& units)
+                     const Units& units, HostSide* host)
     : mesh_(mesh),
       mode_(mode),
       check_(check_finite),
@@ -18,7 +18,7 @@ Gradients::Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device 
       policy_(policy_of(device)),
       schedule_(schedule),
       units_(units),
-      shards_(mesh, mode, policy_),
+      shards_(mesh, mode, policy_, host),
       writers_(device) {}
 
 void Gradients::start() {
@@ -179,6 +179,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
   }
   if (surprised) schedule_.leave_plan_at_agreement();
   if (surprised || planned == nullptr) reduce_what_is_left(used);
+  shards_.wait_for_host();
   if (mode_ != nullptr)
     give_to_mode(used);
   else
@@ -255,6 +256,7 @@ void Gradients::give_to_mode(const std::vector<int64_t>& used) {
     shards_.take(region, sum, scale);
   };
   if (!mode_->end_backward(units_, take)) return;
+  shards_.wait_for_host();
   for_each_param([&](UnitParam& param) {
     if (!std::exchange(param.gradient.somewhere, false)) return;
     TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),

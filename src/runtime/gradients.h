@@ -21,7 +21,7 @@ class Gradients {
   // `mode`: null, or who puts sums of several backwards together. `check_finite`: every gradient is looked
   // at.
   Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device device, Schedule& schedule,
-            const Units& units);
+            const Units& units, HostSide* host);
 
   // All units are there.
   void start();

@@ -33,8 +33,8 @@ Ledger take_ledger(const Model& model, const Executor& executor, const Gradients
   Ledger ledger;
   for (const auto& unit : model.units) {
     for (const auto& region : unit->regions) {
-      ledger[MemoryKind::shards] += static_cast<int64_t>(region->shard.nbytes());
-      ledger[MemoryKind::gradient_shards] += gradient_bytes(*region);
+      if (!region->spec.on_host) ledger[MemoryKind::shards] += static_cast<int64_t>(region->shard.nbytes());
+      if (!region->spec.gradient_on_host) ledger[MemoryKind::gradient_shards] += gradient_bytes(*region);
       ledger[MemoryKind::saved_for_backward] += region->gather_path->saved_bytes();
       ledger[MemoryKind::wires] += region->gather_path->wire_bytes();
     }
@@ -65,6 +65,7 @@ MemoryStats Engine::memory_stats(int64_t optimizer_bytes) const {
   stats.partial_sum_bytes = now[MemoryKind::partial_sums];
   stats.wire_bytes = now[MemoryKind::wires];
   stats.optimizer_bytes = optimizer_bytes;
+  stats.host_bytes = host ? host->memory->bytes() : 0;
   stats.current_bytes = now.total() + optimizer_bytes;
   stats.peak_bytes = std::max(peak_bytes_, now.total());
   stats.saved_bytes = whole - now.total();

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "runtime/mesh.h"
+#include "runtime/policy.h"
 #include "runtime/step_mode.h"
 #include "runtime/unit.h"
+#include "transfer/host_side.h"
 
 namespace fsdp::detail {
 
@@ -28,7 +30,10 @@ struct Model {
         module(module_),
         options(options_),
         mesh(std::move(mesh_)),
-        mode(std::move(mode_)) {}
+        mode(std::move(mode_)) {
+    if (options.offload.any() && policy_of(world.device()).can_offload)
+      host = std::make_unique<HostSide>(world.device());
+  }
   virtual ~Model() = default;
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -44,6 +49,7 @@ struct Model {
   torch::nn::Module& module;
   const ShardOptions options;
   Mesh mesh;
+  std::unique_ptr<HostSide> host = {};   // null: nothing is offloaded
   const std::unique_ptr<StepMode> mode;  // null: every backward is a step
   std::recursive_mutex mutex;            // of pins and loans: a forward may have threads of its own
   std::vector<std::shared_ptr<Unit>> units;

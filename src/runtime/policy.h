@@ -18,6 +18,8 @@ struct Policy {
   bool casts_on_side_stream = false;
   // Work is queued on streams, which may have to wait for each other.
   bool has_streams = false;
+  // It has memory of its own, so that things can be kept in the host's instead.
+  bool can_offload = false;
   // Random numbers come from a generator of the device, besides the CPU's.
   bool has_generator = false;
   // LibTorch has kernels for it whose results depend on timing, unless told otherwise.
@@ -36,6 +38,7 @@ inline Policy policy_of(c10::Device device) {
           .clears_padding = host,
           .casts_on_side_stream = !host,
           .has_streams = !host,
+          .can_offload = !host,
           .has_generator = !host,
           .has_unordered_kernels = !host,
           .elements_at_once = int64_t{1} << (host ? 15 : 24),

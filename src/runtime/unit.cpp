@@ -110,6 +110,8 @@ bool Unit::needs_own_slot(GatherFrom from) const {
 
 // LibTorch refuses a backward that began with the old values.
 void Unit::note_write() {
+  for (const auto& region : regions)
+    if (region->host) region->host->written();
   if (std::exchange(written, true)) return;
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
 }

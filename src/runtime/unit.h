@@ -15,6 +15,8 @@
 #include "runtime/streams.h"
 #include "transfer/flat.h"
 #include "transfer/gather_path.h"
+#include "transfer/host_memory.h"
+#include "transfer/host_shard.h"
 #include "transfer/reduce_path.h"
 #include "watch/address_range.h"
 #include "watch/owner.h"
@@ -49,10 +51,14 @@ struct UnitRegion final : WatchedRegion {
   // Made when the model is sharded.
   at::Tensor shard;      // [shard_numel]
   c10::Storage storage;  // what the parameters are views of
+  at::Tensor home;       // [0] of the device and key that parameters have
+  std::shared_ptr<HostShard> host;  // where the shard is in host memory
   AddressRange nowhere;  // where it points while released, on the CPU
   GatherPathPtr gather_path;
   ReducePathPtr reduce_path;
   TagHandle parameter_tag, shard_tag;
+  std::vector<TagHandle> moment_tags;
+  std::shared_ptr<HostMemory> host_memory;  // for moments that are not on the device
   // The executor's.
   at::Tensor slot;      // [total] while gathering or gathered: where the values are
   int64_t version = 0;  // of the shard, when last gathered
@@ -163,6 +169,7 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   void unpin() override { --pins; }
   void use() override;
   void before_write() override;
+  void before_touch() override;
   void check_write() const override;
   std::exception_ptr explain(const std::exception_ptr& error) override;
   Comm* batch_norm_ranks() override;

@@ -24,6 +24,11 @@ void Unit::use() {
     engine->use_again(*this);
 }
 
+void Unit::before_touch() {
+  for (const auto& region : regions)
+    if (region->host) region->host->wait_for_updates();
+}
+
 void Unit::before_write() { engine->before_write(*this); }
 void Unit::check_write() const { engine->check_write(*this); }
 

@@ -40,6 +40,7 @@ void PathChoice::choose_again(Unit& unit) const {
 GatherPathPtr PathChoice::gather_path(const UnitRegion& region, const at::Tensor& shared) const {
   const Unit& unit = *region.unit;
   if (region.spec.in_place()) return gather_in_place(region.shard);
+  if (region.host) return from_host(region);
   if (unit.ranks() == 1) return gather_by_cast(region.shard, side_);
   if (shared.defined()) return gather_shared_shards(mesh_.row, region.shard, shared);
   GatherPathPtr path = options_.gather_codec && codable(region)
@@ -51,11 +52,20 @@ GatherPathPtr PathChoice::gather_path(const UnitRegion& region, const at::Tensor
                                    std::move(path));
 }
 
+GatherPathPtr PathChoice::from_host(const UnitRegion& region) const {
+  const Unit& unit = *region.unit;
+  GatherPathPtr path =
+      gather_from_host(unit.ranks() > 1 ? &mesh_.row : nullptr, region.shard, region.host, side_);
+  if (unit.ranks() == 1 || unit.spec.reshard_group == 0) return path;
+  return gather_from_reshard_group(mesh_.reshard_group(unit.spec.reshard_group), /*shared_slots=*/false,
+                                   std::move(path));
+}
+
 ReducePathPtr PathChoice::reduce_path(const UnitRegion& region) const {
   const Unit& unit = *region.unit;
   const bool whole = unit.ranks() == 1;
   const ReduceOp op = unit.spec.average ? ReduceOp::average : ReduceOp::sum;
-  if (mesh_.all.size() == 1) return reduce_alone();
+  if (mesh_.all.size() == 1) return region.spec.gradient_on_host ? reduce_alone_in_buffer() : reduce_alone();
   if (in_order_)
     return whole ? reduce_whole_along_tree(mesh_.all)
                  : reduce_along_tree(mesh_.row, mesh_.column ? &*mesh_.column : nullptr);

@@ -26,6 +26,7 @@ class PathChoice {
 
  private:
   GatherPathPtr gather_path(const UnitRegion& region, const at::Tensor& shared) const;
+  GatherPathPtr from_host(const UnitRegion& region) const;
   ReducePathPtr reduce_path(const UnitRegion& region) const;
 
   Mesh& mesh_;

@@ -45,7 +45,10 @@ UnitChoice Sharding::choose(const PlannedUnit& planned) {
                     .keep_low_precision_grads = precision.keep_low_precision_grads,
                     .stays_gathered = !own.reshard_after_forward.value_or(reshards),
                     .may_share = paths_->may_share(),
-                    .average = options_.gradients == ReduceOp::average};
+                    .average = options_.gradients == ReduceOp::average,
+                    .on_host = engine_->host && options_.offload.params,
+                    .gradient_on_host =
+                        engine_->host && (options_.offload.params || options_.offload.gradients)};
   choose_part(choice, own, planned.decl.name, whole);
   return choice;
 }
@@ -102,10 +105,11 @@ void Sharding::first_values(const UnitParam& param, const at::Tensor& whole) con
     options_.init(param.names.front(), place);
 }
 
-// Zeros; a view of `shared` where the ranks' shards lie side by side.
+// Zeros; a view of `shared` where the ranks' shards lie side by side, or in host memory.
 at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
   const auto options = at::TensorOptions().dtype(region.master()).device(world_.device());
   const int64_t n = region.spec.layout.shard_numel;
+  if (region.spec.on_host) return engine_->host->memory->take(n, region.master()).zero_();
   if (!region.spec.shared_shards) return at::zeros({n}, options);
   Comm& row = engine_->mesh.row;
   const int64_t bytes = region.spec.shard_bytes();
@@ -113,6 +117,12 @@ at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
   char* own = static_cast<char*>(shared.mutable_data_ptr()) + bytes * row.rank();
   return at::from_blob(
       own, {n}, [owner = shared](void*) {}, options);
+}
+
+// What is uploaded of a shard in host memory; undefined: the shard itself.
+at::Tensor Sharding::host_copy(const UnitRegion& region) const {
+  if (region.compute() == region.master()) return {};
+  return engine_->host->memory->take(region.spec.layout.shard_numel, region.compute());
 }
 
 // The whole region exists for a moment only, as rank 0 has it.
@@ -135,14 +145,20 @@ void Sharding::make_shard(UnitRegion& region) {
     if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
       engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name()).wait();
     region.shard = whole;
-    if (unit.ranks() > 1) {
+    if (unit.ranks() > 1 || region.spec.on_host) {
       region.shard = new_shard(region, shared);
-      region.shard.copy_(whole.narrow(0, engine_->mesh.row.rank() * n, n));
+      region.shard.copy_(whole.narrow(0, engine_->mesh.shard_index(unit.ranks()) * n, n));
     }
   }
   region.shard_tag = mark(region.shard, TagKind::shard, &region);
   region.shard = watched(region.shard);
   region.version = region.shard._version();
+  region.home = watched(at::empty({0}, options));
+  if (engine_->host && options_.offload.optimizer && !region.spec.on_host)
+    region.host_memory = engine_->host->memory;
+  if (region.spec.on_host && n > 0)
+    region.host = std::make_shared<HostShard>(region.shard, host_copy(region), world_.device(),
+                                              engine_->host->promises);
   paths_->choose(region, shared);
   if (region.spec.in_place())
     region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(

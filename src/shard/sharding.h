@@ -44,6 +44,7 @@ class Sharding {
   void make_regions(Unit& unit);
   void first_values(const UnitParam& param, const at::Tensor& whole) const;
   at::Tensor new_shard(const UnitRegion& region, at::Tensor& shared);
+  at::Tensor host_copy(const UnitRegion& region) const;
   void make_shard(UnitRegion& region);
   std::unique_ptr<UnitParam> make_param(Unit& unit, const Placement& place);
   void move_into(UnitParam& param);

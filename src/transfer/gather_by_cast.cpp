@@ -23,7 +23,7 @@ void SideStream::copy(const at::Tensor& to, const at::Tensor& from) {
   reached_.record(current());
   reached_.block(stream_);
   const c10::StreamGuard guard(stream_);
-  to.copy_(from);
+  to.copy_(from, /*non_blocking=*/true);
   copied_.record(stream_);
 }
 

@@ -18,6 +18,7 @@
 
 namespace fsdp::detail {
 
+class HostShard;
 class SideStream;
 
 // Which ranks fill the slot. Depends on what the model did alone, never on what a rank holds.
@@ -83,6 +84,10 @@ GatherPathPtr gather_through_codec(const Comm& row, const at::Tensor& shard,
                                    std::shared_ptr<const Codec> codec);
 // From forward to backward the ranks of `group` save what `whole_row` gathered.
 GatherPathPtr gather_from_reshard_group(const Comm& group, bool shared_slots, GatherPathPtr whole_row);
+
+// The shard lies in host memory, and is uploaded. `row`: null where it is the whole region.
+GatherPathPtr gather_from_host(const Comm* row, const at::Tensor& shard, std::shared_ptr<HostShard> host,
+                               std::shared_ptr<SideStream> side);
 
 // What gather_master() is where shards are sent as they are.
 void gather_exactly(Comm& row, const at::Tensor& shard, const at::Tensor& whole, std::optional<int> root,

@@ -10,11 +10,15 @@ namespace {
 
 class Alone final : public ReducePath {
  public:
-  bool alone() const override { return true; }
+  explicit Alone(bool stays) : stays_(stays) {}
+  bool alone() const override { return stays_; }
   bool in_buffer() const override { return true; }
   Work start(const at::Tensor& /*sum*/, const at::Tensor& /*buffer*/, const std::string& /*label*/) override {
     return {};
   }
+
+ private:
+  bool stays_;
 };
 
 class Whole final : public ReducePath {
@@ -62,7 +66,8 @@ class AcrossRows final : public ReducePath {
 
 }  // namespace
 
-ReducePathPtr reduce_alone() { return std::make_unique<Alone>(); }
+ReducePathPtr reduce_alone() { return std::make_unique<Alone>(true); }
+ReducePathPtr reduce_alone_in_buffer() { return std::make_unique<Alone>(false); }
 ReducePathPtr reduce_whole(const Comm& all, ReduceOp op) { return std::make_unique<Whole>(all, op); }
 ReducePathPtr reduce_over_row(const Comm& row, ReduceOp op) { return std::make_unique<Scatter>(row, op); }
 ReducePathPtr reduce_across_rows(const Comm& column, ReduceOp op, ReducePathPtr inside_row) {

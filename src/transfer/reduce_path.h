@@ -37,6 +37,8 @@ using ReducePathPtr = std::unique_ptr<ReducePath>;
 
 // One rank: the buffer is the sum.
 ReducePathPtr reduce_alone();
+// The same where it does not stay in the device's memory: gradients are put together in a buffer first.
+ReducePathPtr reduce_alone_in_buffer();
 // An all-reduce, for a region that is whole on every rank.
 ReducePathPtr reduce_whole(const Comm& all, ReduceOp op);
 // A reduce-scatter.

@@ -1,4 +1,4 @@
-// A stream beside the user's, for casts of whole shards. Of one model.
+// A stream beside the user's, for casts and uploads of whole shards. Of one model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +15,7 @@ class SideStream {
   void copy(const at::Tensor& to, const at::Tensor& from);
   // The current stream waits for every copy so far.
   void wait();
+  const c10::Stream& stream() const { return stream_; }
 
  private:
   c10::Stream current() const;

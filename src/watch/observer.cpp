@@ -133,6 +133,7 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
       refuse(tag->region, wrong);
     if (tag->region == nullptr) return;
     WatchedUnit* unit = &tag->region->owner();
+    if (tag->kind != TagKind::parameter) unit->before_touch();
     if (tag->kind == TagKind::shard && traits.writes_argument(i)) {
       unit->before_write();
       written.push_back(unit);

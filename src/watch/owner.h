@@ -27,6 +27,8 @@ class WatchedUnit {
   virtual void unpin() = 0;
   // The pinned unit becomes readable for the current stream. `mutex` is held.
   virtual void use() = 0;
+  // An operator is about to read or write a shard, its gradient, or a moment of it.
+  virtual void before_touch() = 0;
   // An operator is about to write to a shard.
   virtual void before_write() = 0;
   // Throws where the unit may be read by other ranks: an operator that writes to it reads it as well.

@@ -12,6 +12,7 @@ enum class TagKind : uint8_t {
   parameter,   // a module's parameters: gathered, or released
   shard,       // this rank's part of them: what optimizers write
   gradient,    // the gradient shard
+  moment,      // of an optimizer, where updates are promised: Note [Offload]
   magnitudes,  // absolute values of a slice of it, made by an operator; without a region
 };
 

@@ -30,14 +30,6 @@ std::string test_name(const ::testing::TestParamInfo<OtherDeviceCase>& info) {
          std::to_string(static_cast<int>(one.strategy)) + "_" + std::to_string(static_cast<int>(one.optim));
 }
 
-const CommOptions kToyComm{.backend = BackendKind::c10d, .c10d = make_toy_backend};
-
-// Ranks are processes, each on a device of its own. In one process they would meet LibTorch's one thread per
-// device for backward.
-void on_toy_ranks(int ranks, const RankBody& body) {
-  run_processes(ranks, body, c10::Device(c10::kPrivateUse1));
-}
-
 State on_cpu(const World& world, State state) {
   for (auto& [name, value] : state) {
     require(value.device() == world.device(), name + " is on " + value.device().str());

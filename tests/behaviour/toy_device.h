@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/ranks.h"
+
 namespace fsdp::testing {
 
 constexpr int kToyDevices = 2;
@@ -26,5 +28,12 @@ int64_t toy_bytes();
 // Moves data of toy devices through copies on the host and gloo.
 c10::intrusive_ptr<::c10d::Backend> make_toy_backend(const c10::intrusive_ptr<::c10d::Store>& store, int rank,
                                                      int size);
+inline const CommOptions kToyComm{.backend = BackendKind::c10d, .c10d = make_toy_backend};
+
+// Ranks are processes, each on a device of its own. In one process they would meet LibTorch's one thread per
+// device for backward.
+inline void on_toy_ranks(int ranks, const RankBody& body) {
+  run_processes(ranks, body, c10::Device(c10::kPrivateUse1));
+}
 
 }  // namespace fsdp::testing

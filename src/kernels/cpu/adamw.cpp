@@ -31,10 +31,11 @@ AdamWNumbers adamw_numbers(double lr, double beta1, double beta2, double eps, do
                            int64_t step) {
   const auto steps = static_cast<double>(step);
   return {.decay = static_cast<float>(1 - lr * weight_decay),
-          .beta1 = static_cast<float>(beta1),
+          .rest1 = static_cast<float>(1 - beta1),
           .beta2 = static_cast<float>(beta2),
+          .rest2 = static_cast<float>(1 - beta2),
           .step_size = static_cast<float>(lr / (1 - std::pow(beta1, steps))),
-          .unbias = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, steps))),
+          .bias = static_cast<float>(std::sqrt(1 - std::pow(beta2, steps))),
           .eps = static_cast<float>(eps),
           .step = static_cast<uint32_t>(step)};
 }

@@ -9,10 +9,11 @@ namespace fsdp::detail {
 // Numbers that are the same for all elements, as the step of that number has them.
 struct AdamWNumbers {
   float decay = 1;  // 1 - lr * weight_decay
-  float beta1 = 0.9F;
+  float rest1 = 0.1F;  // 1 - beta1
   float beta2 = 0.999F;
-  float step_size = 0;  // lr / (1 - beta1^step)
-  float unbias = 1;     // 1 / sqrt(1 - beta2^step)
+  float rest2 = 0.001F;  // 1 - beta2
+  float step_size = 0;   // lr / (1 - beta1^step)
+  float bias = 1;        // sqrt(1 - beta2^step)
   float eps = 1e-8F;
   uint32_t step = 0;  // decides how narrow moments are rounded
 };
@@ -29,8 +30,8 @@ struct AdamWArrays {
   uint16_t* copy = nullptr;  // gets the new parameters as bf16; null: nobody wants it
 };
 
-// Every element on its own, in fp32 without fused multiply-adds: the bits depend on no other element, nor on
-// the instruction set. Narrow moments are rounded to bf16 up or down at random (Note [Narrow moments]).
+// Every element on its own, in fp32: the bits depend on no other element, nor on the instruction set. With
+// fp32 moments they are those of at::_fused_adamw_. Narrow moments are rounded to bf16 up or down at random (Note [Narrow moments]).
 void adamw(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
 
 using AdamWRun = void (*)(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);

@@ -38,41 +38,55 @@ inline uint16_t at_random(float value, uint32_t step) {
 inline void keep(float& place, float value, uint32_t /*step*/) { place = value; }
 inline void keep(uint16_t& place, float value, uint32_t step) { place = at_random(value, step); }
 
-template <class Moment, bool kMaximum, bool kCopy>
-void run(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers) {
+// The operations and their order are those of LibTorch's fused operator, and so the bits.
+template <class Moment, bool kMaximum>
+void update(const AdamWArrays& arrays, size_t first, size_t end, const AdamWNumbers& numbers) {
   const AdamWNumbers n = numbers;
   float* __restrict param = arrays.param;
   const float* __restrict grad = arrays.grad;
   auto* __restrict average = static_cast<Moment*>(arrays.average);
   auto* __restrict square = static_cast<Moment*>(arrays.square);
   auto* __restrict maximum = static_cast<Moment*>(arrays.maximum);
-  uint16_t* __restrict copy = arrays.copy;
-  const float rest1 = 1.0F - n.beta1, rest2 = 1.0F - n.beta2;
-  for (size_t i = 0; i < count; ++i) {
+  const bool near = n.rest1 < 0.5F;  // interpolates from the nearer end
+  const float weight = near ? n.rest1 : n.rest1 - 1.0F;
+  for (size_t i = first; i < end; ++i) {
     const float g = grad[i];
-    const float m = wide(average[i]) + rest1 * (g - wide(average[i]));
-    const float v = wide(square[i]) * n.beta2 + rest2 * g * g;
+    const float before = wide(average[i]);
+    const float m = std::fma(weight, g - before, near ? before : g);
+    const float v = std::fma(n.rest2 * g, g, wide(square[i]) * n.beta2);
     float largest = v;
     if constexpr (kMaximum) {
       largest = wide(maximum[i]) > v ? wide(maximum[i]) : v;
       keep(maximum[i], largest, n.step);
     }
-    const float p = param[i] * n.decay - n.step_size * m / (std::sqrt(largest) * n.unbias + n.eps);
+    param[i] = param[i] * n.decay - n.step_size * m / (std::sqrt(largest) / n.bias + n.eps);
     keep(average[i], m, n.step);
     keep(square[i], v, n.step);
-    param[i] = p;
-    if constexpr (kCopy) copy[i] = nearest(p);
+  }
+}
+
+// Parameters that were just written, while they are in cache.
+inline void narrow_copy(const AdamWArrays& arrays, size_t first, size_t end) {
+  const float* __restrict param = arrays.param;
+  uint16_t* __restrict copy = arrays.copy;
+  for (size_t i = first; i < end; ++i) copy[i] = nearest(param[i]);
+}
+
+template <class Moment, bool kMaximum>
+void run(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers) {
+  if (arrays.copy == nullptr) return update<Moment, kMaximum>(arrays, 0, count, numbers);
+  constexpr size_t kBlock = 1024;
+  for (size_t first = 0; first < count; first += kBlock) {
+    const size_t end = first + kBlock < count ? first + kBlock : count;
+    update<Moment, kMaximum>(arrays, first, end, numbers);
+    narrow_copy(arrays, first, end);
   }
 }
 
 template <class Moment>
 void run(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers) {
-  if (arrays.maximum != nullptr)
-    arrays.copy != nullptr ? run<Moment, true, true>(arrays, count, numbers)
-                           : run<Moment, true, false>(arrays, count, numbers);
-  else
-    arrays.copy != nullptr ? run<Moment, false, true>(arrays, count, numbers)
-                           : run<Moment, false, false>(arrays, count, numbers);
+  arrays.maximum != nullptr ? run<Moment, true>(arrays, count, numbers)
+                            : run<Moment, false>(arrays, count, numbers);
 }
 
 inline void run(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow) {

@@ -96,6 +96,33 @@ TEST(HostAdamW, CutAnywhereItGivesTheSameBits) {
   }
 }
 
+// So a model in host memory trains to the bits it has with LibTorch's operator. (Which has other ones on
+// processors without fused multiply-adds.)
+TEST(HostAdamW, BitsAreThoseOfTheFusedOperator) {
+#if FSDP_TEST_SIMD
+  if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "no fused multiply-add";
+  for (const int64_t count : {1, 5, 16, 77, 1000, 4099, 40000})
+    for (const double beta1 : {0.9, 0.4, 0.0})
+      for (const double decay : {0.0, 0.1})
+        for (const bool amsgrad : {false, true}) {
+          AdamWCase got(count, at::kFloat, amsgrad);
+          AdamWCase wanted(count, at::kFloat, amsgrad);
+          got.step(&detail::adamw, detail::adamw_numbers(1e-2, beta1, 0.99, 1e-8, decay, 7));
+          const at::Tensor step = at::full({}, 7.0, at::kFloat);
+          std::vector<at::Tensor> maxima;
+          if (amsgrad) maxima = {wanted.maximum};
+          at::_fused_adamw_({wanted.param}, {wanted.grad}, {wanted.average}, {wanted.square}, maxima, {step},
+                            1e-2, beta1, 0.99, decay, 1e-8, amsgrad, false);
+          wanted.copy.copy_(wanted.param);
+          for (size_t i = 0; i < wanted.all().size(); ++i)
+            EXPECT_TRUE(equal_bits(got.all()[i], wanted.all()[i]))
+                << count << ", " << beta1 << ", " << decay << ", " << amsgrad << ", " << i;
+        }
+#else
+  GTEST_SKIP() << "one instruction set";
+#endif
+}
+
 TEST(HostAdamW, IsAdamW) {
   for (const bool amsgrad : {false, true}) {
     AdamWCase got(5000, at::kFloat, amsgrad);

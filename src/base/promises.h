@@ -1,0 +1,57 @@
+// Work that runs on a thread of its own, in order, and is waited for by whoever needs what it makes.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/owning_process.h"
+
+namespace fsdp::detail {
+
+class Promises {
+ public:
+  using Key = const void*;
+
+  Promises() = default;
+  ~Promises();
+  Promises(const Promises&) = delete;
+  Promises& operator=(const Promises&) = delete;
+
+  // `work` is done after all that was promised before, and does not throw. What it holds is dropped by a
+  // later call, on the thread of the caller.
+  void add(Key key, std::function<void()> work);
+  // Returns when everything promised for `key` is done.
+  void wait(Key key);
+  void wait_all();
+  // One more every time.
+  int64_t number() { return next_number_++; }
+
+ private:
+  struct Promise {
+    Key key;
+    std::function<void()> work;
+  };
+
+  void work();
+  // Ends the lock.
+  void drop_kept(std::unique_lock<std::mutex>& lock);
+
+  OwningProcess owner_;
+  std::mutex mutex_;  // of all that follows
+  std::condition_variable added_, kept_one_;
+  std::deque<Promise> queue_;    // the first is being worked on
+  std::map<Key, int> open_;      // promises of each key that are not kept
+  std::vector<Promise> kept_;    // what they held is not dropped yet
+  std::thread thread_;
+  bool ends_ = false;
+  int64_t next_number_ = 1;  // of the caller's thread
+};
+
+}  // namespace fsdp::detail

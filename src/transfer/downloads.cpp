@@ -1,0 +1,51 @@
+#include "transfer/downloads.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace fsdp::detail {
+
+namespace {
+
+constexpr size_t kAtOnce = 2;  // sums whose device memory waits to be read
+
+}  // namespace
+
+Downloads::Downloads(c10::Device device, std::shared_ptr<HostMemory> memory)
+    : stream_(c10::impl::VirtualGuardImpl(device.type())
+                  .getStreamFromGlobalPool(device, /*isHighPriority=*/false)),
+      memory_(std::move(memory)) {}
+
+// The memory of `from` goes back to the allocator, which gives it to the current stream again: that waits
+// until it was read.
+void Downloads::start(const at::Tensor& to, const at::Tensor& from, bool adds) {
+  if (to.numel() == 0) return;
+  const c10::Stream current = c10::impl::VirtualGuardImpl(stream_.device_type()).getStream(stream_.device());
+  at::Tensor place = to;
+  if (adds) {
+    place = memory_->take(to.numel(), to.scalar_type());
+    sums_.emplace_back(to, place);
+  }
+  c10::Event reached(stream_.device_type()), done(stream_.device_type());
+  reached.record(current);
+  reached.block(stream_);
+  {
+    const c10::StreamGuard guard(stream_);
+    place.copy_(from, /*non_blocking=*/true);
+    done.record(stream_);
+  }
+  in_flight_.push_back({.from = from, .done = std::move(done)});
+  while (in_flight_.size() > kAtOnce) {
+    in_flight_.front().done.block(current);
+    in_flight_.pop_front();
+  }
+}
+
+void Downloads::wait() {
+  if (in_flight_.empty()) return;
+  in_flight_.back().done.synchronize();
+  in_flight_.clear();
+  for (const auto& [sum, part] : std::exchange(sums_, {})) sum.add_(part);
+}
+
+}  // namespace fsdp::detail

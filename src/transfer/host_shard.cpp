@@ -1,0 +1,35 @@
+#include "transfer/host_shard.h"
+
+#include <utility>
+
+namespace fsdp::detail {
+
+const at::Tensor& HostShard::source() {
+  wait_for_updates();
+  if (!std::exchange(used_, true)) order_ = promises_->number();
+  if (!copy_.defined()) return shard_;
+  if (stale()) {
+    wait_for_uploads();
+    copy_.copy_(shard_);
+    copy_is_promised();
+  }
+  return copy_;
+}
+
+void HostShard::uploads(const c10::Stream& stream) { uploaded_.record(stream); }
+
+void HostShard::wait_for_uploads() { uploaded_.synchronize(); }
+
+void HostShard::written() {
+  wait_for_updates();
+  wait_for_uploads();
+  written_ = true;
+  used_ = false;
+}
+
+void HostShard::copy_is_promised() {
+  written_ = false;
+  version_ = shard_._version();
+}
+
+}  // namespace fsdp::detail
