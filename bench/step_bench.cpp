@@ -17,6 +17,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct Settings {
   bool reproducible = false;   // the same bits for every number of ranks
   bool deterministic = false;  // LibTorch's deterministic kernels
   bool recompute = false;      // activations of layers again in backward
+  bool step_in_backward = false;
+  bool offload = false;  // parameters, gradients and moments in host memory
 };
 
 struct Batch {
@@ -195,6 +198,7 @@ double median(std::vector<double> values) {
 const char* name_of(const Settings& settings) {
   if (settings.plain) return "plain";
   if (settings.capture) return "captured";
+  if (settings.offload) return "offload";
   if (settings.deterministic) return "deterministic";
   return settings.reproducible ? "reproducible" : "fsdp";
 }
@@ -237,16 +241,19 @@ Figures train_sharded(const fsdp::World& world, const LlamaForCausalLM& llama, c
                       const Settings& settings, double pss_before) {
   fsdp::ShardOptions options;  // units: the blocks, the embedding, the head
   if (settings.bf16) options.precision = fsdp::bf16();
+  options.offload.params = settings.offload;
   if (settings.reproducible) options.reproducible = fsdp::Reproducible{.microbatches = settings.ranks};
   auto model = fsdp::fully_shard(world, llama, options);
   fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(kLearningRate));
+  if (settings.step_in_backward) optimizer.step_in_backward(model);
   if (!settings.capture) return train(model, optimizer, batch, settings, pss_before);
   auto captured = fsdp::capture(model);
   return train(captured, optimizer, batch, settings, pss_before);
 }
 
 void run_rank(fsdp::World& world, const Settings& settings) {
-  at::set_num_threads(1);
+  const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(settings.offload ? std::max(1, processors / settings.ranks) : 1);
   if (settings.deterministic) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
@@ -281,6 +288,9 @@ int main(int argc, char** argv) {
                "forward and backward as one CUDA graph, from the fourth step on");
   app.add_flag("--reproducible", settings.reproducible, "in reproducible mode, one microbatch per rank");
   app.add_flag("--deterministic", settings.deterministic, "with LibTorch's deterministic kernels only");
+  app.add_flag("--offload", settings.offload, "keep parameters, gradients and moments in host memory");
+  app.add_flag("--step-in-backward", settings.step_in_backward, "update them in backward")
+      ->needs("--offload");
   app.add_flag("--recompute", settings.recompute, "compute the activations of layers again in backward");
   app.add_flag("--plain", settings.plain, "the model alone on one rank, not sharded, in fp32");
   CLI11_PARSE(app, argc, argv);

@@ -3,6 +3,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "models/token_loss.h"
+
 namespace fsdp::models {
 
 LMHeadImpl::LMHeadImpl(torch::Tensor weight) : weight(register_parameter("weight", std::move(weight))) {}
@@ -29,7 +31,11 @@ void CausalLMImpl::make_lm_head(const torch::Tensor& embedding, bool tied) {
 torch::Tensor CausalLMImpl::logits_or_loss(const torch::Tensor& hidden, const torch::Tensor& targets) {
   auto logits = lm_head(hidden);
   if (!targets.defined()) return logits;
-  return at::cross_entropy_loss(logits.flatten(0, -2).to(torch::kFloat), targets.flatten());
+  logits = logits.flatten(0, -2);
+  // Not in fp16, where a gradient must be scaled before it is rounded.
+  const bool fits = logits.scalar_type() == torch::kBFloat16 && logits.requires_grad();
+  if (fits) return token_loss(logits, targets.flatten());
+  return at::cross_entropy_loss(logits.to(torch::kFloat), targets.flatten());
 }
 
 }  // namespace fsdp::models

@@ -3,11 +3,14 @@
 
 #include <torch/optim/adamw.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 namespace fsdp {
+
+class ShardedModel;
 
 using AdamWOptions = torch::optim::AdamWOptions;
 
@@ -24,10 +27,19 @@ class AdamW : public torch::optim::AdamW {
       : torch::optim::AdamW(groups, std::move(options)), moments_(moments) {}
   AdamW(std::vector<at::Tensor> params, AdamWOptions options, at::ScalarType moments)
       : torch::optim::AdamW(std::move(params), std::move(options)), moments_(moments) {}
+  // Returns before parameters in host memory (Offload::params) are updated: whoever reads one waits for it.
   torch::Tensor step(LossClosure closure = nullptr) override;
+
+  // From now on every backward of `model` is a step: a parameter in host memory is updated as soon as its
+  // gradient is complete, beside the rest of the backward, and gets no .grad(). Needs Offload::params and all
+  // trainable parameters of the model in this optimizer. Not with accumulation, no_sync(), clipping, a
+  // GradScaler or reproducible mode; these throw c10::Error. Ends with the optimizer.
+  void step_in_backward(const ShardedModel& model);
+  bool steps_in_backward() const { return in_backward_ != nullptr; }
 
  private:
   std::optional<at::ScalarType> moments_;
+  std::shared_ptr<void> in_backward_;
 };
 
 }  // namespace fsdp

@@ -1,8 +1,11 @@
-// Options of fully_shard(): units, strategy, precision. docs/options.md has their names in PyTorch.
+// Options of fully_shard(): units, strategy, what is gathered when. docs/options.md has their names in
+// PyTorch.
 #pragma once
 
 #include <fsdp/codec.h>
 #include <fsdp/comm.h>
+#include <fsdp/memory_options.h>
+#include <fsdp/precision.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -27,35 +30,6 @@ enum class Strategy : uint8_t {
 // From "FULL_SHARD", "shard_grad_op", ..., in any case. Throws c10::Error for another, listing these.
 Strategy parse_strategy(const std::string& name);
 
-// When backward gathers a unit, from the second step on.
-enum class BackwardPrefetch : uint8_t {
-  pre,   // while the gradients of the unit before are computed: all-gather and compute overlap
-  post,  // when it is needed, before the gradients of the unit before are reduced: the two overlap
-  none,  // when it is needed, and they are reduced: nothing overlaps
-};
-
-// From "BACKWARD_PRE", "backward_post", "pre", "none", ..., in any case. Throws c10::Error for another,
-// listing these.
-BackwardPrefetch parse_backward_prefetch(const std::string& name);
-
-// Dtypes. What is not set stays as the module has it.
-struct Precision {
-  std::optional<at::ScalarType> param = {};   // compute dtype of forward and backward
-  std::optional<at::ScalarType> reduce = {};  // gradients are reduced in it; default: the shard's dtype
-  std::optional<at::ScalarType> output = {};  // forward's floating-point outputs are cast to it
-  std::optional<at::ScalarType> buffer = {};  // floating-point buffers are converted to it, once
-  std::optional<at::ScalarType> master = {};  // of shards and optimizer state; default: the module's dtype
-  bool keep_low_precision_grads = false;      // .grad() has the dtype `reduce`, not the shard's
-  bool cast_inputs = true;                    // forward's floating-point arguments are cast to `param`
-};
-
-Precision fp32();
-Precision bf16();       // compute in bf16 over fp32 shards, reduce in fp32
-Precision fp16();       // the same with fp16; use a GradScaler
-Precision bf16_true();  // everything in bf16: shards, gradients, optimizer state
-// From "32", "bf16-mixed", "16-mixed", "bf16-true". Throws c10::Error for another, listing these.
-Precision parse_precision(const std::string& name);
-
 // The same bits on any number of ranks: see docs/sharding.md, "Reproducible". A step is `microbatches`
 // microbatches of one shape; microbatch i runs on rank i mod W, as its (i / W)-th backward of the step.
 struct Reproducible {
@@ -65,16 +39,6 @@ struct Reproducible {
 };
 // The seed of LibTorch's default generators for microbatch `microbatch` of step `step`.
 uint64_t microbatch_seed(uint64_t seed, int64_t step, int64_t microbatch);
-
-// What is kept in pinned host memory while the model computes on a device. On CPU ranks it changes nothing.
-struct Offload {
-  // Shards: parameters() are CPU tensors, and so are their gradients and moments. A gather uploads them.
-  bool params = false;
-  bool gradients = false;  // gradient shards, also where parameters stay on the device
-  bool optimizer = false;  // moments of fsdp::AdamW, also where parameters stay on the device
-
-  bool any() const { return params || gradients || optimizer; }
-};
 
 // A module as a wrap policy sees it.
 struct ModuleInfo {

@@ -3,6 +3,7 @@
 
 #include <fsdp/insight.h>
 #include <fsdp/options.h>
+#include <fsdp/scopes.h>
 #include <torch/ordered_dict.h>
 
 #include <exception>
@@ -18,62 +19,11 @@ namespace fsdp {
 
 namespace detail {
 class Engine;
-struct Unit;
 }  // namespace detail
 
 enum class BufferSync : uint8_t {
   broadcast,  // all buffers become rank 0's
   average,    // floating-point buffers are averaged over the ranks; others become rank 0's
-};
-
-// While it lives, the unit of `tensor`, a sharded parameter or a view of one, stays gathered: for kernels
-// that take data_ptr(). Only inside a call of the model or a backward, else it throws c10::Error; other
-// tensors pass. Waits for the all-gather as an operator does.
-class [[nodiscard]] Use {
- public:
-  explicit Use(const at::Tensor& tensor);
-  ~Use();
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-
- private:
-  std::shared_ptr<detail::Unit> unit_;
-};
-inline Use use(const at::Tensor& tensor) { return Use(tensor); }
-
-// While it lives, gradients stay unsharded on this rank. They are reduced by the first backward after the
-// scope ends. To drop them instead, call the model's zero_grad(): the optimizer's does not know of them.
-class [[nodiscard]] NoSync {
- public:
-  explicit NoSync(std::shared_ptr<detail::Engine> engine);
-  ~NoSync();
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-
- private:
-  std::shared_ptr<detail::Engine> engine_;
-};
-
-struct FullParamsOptions {
-  // On close, write changes back to the shards; each rank takes its own part.
-  bool write_back = false;
-  bool rank0_only = false;  // other ranks send their shards and cannot read; not with write_back
-  bool offload = false;     // in host memory
-  std::string module = {};  // path: only the units that hold parameters of this module; empty: all
-};
-
-// While it lives, the module's parameters are unsharded, in the shard's dtype, in memory of their own. Scopes
-// may nest. Collective, outside of calls and backwards: else c10::Error.
-class [[nodiscard]] FullParams {
- public:
-  FullParams(std::shared_ptr<detail::Engine> engine, const FullParamsOptions& options);
-  ~FullParams();
-  FullParams(const FullParams&) = delete;
-  FullParams& operator=(const FullParams&) = delete;
-
- private:
-  std::shared_ptr<detail::Engine> engine_;
-  int scope_;
 };
 
 // A handle; copies share the model. Threads: one at a time. Every rank makes the same calls in the same

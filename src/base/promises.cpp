@@ -1,5 +1,6 @@
 #include "base/promises.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fsdp::detail {
@@ -29,8 +30,13 @@ void Promises::add(Key key, std::function<void()> work) {
 
 void Promises::wait(Key key) {
   std::unique_lock lock(mutex_);
+  hurry(key);
   kept_one_.wait(lock, [&] { return !open_.contains(key); });
   drop_kept(lock);
+}
+
+void Promises::hurry(Key key) {
+  std::stable_partition(queue_.begin(), queue_.end(), [&](const Promise& one) { return one.key == key; });
 }
 
 void Promises::wait_all() {
@@ -49,14 +55,14 @@ void Promises::work() {
   while (true) {
     added_.wait(lock, [&] { return ends_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    Promise& next = queue_.front();  // stays where it is while others are added
+    Promise next = std::move(queue_.front());
+    queue_.pop_front();
     lock.unlock();
     next.work();
     lock.lock();
     const auto open = open_.find(next.key);
     if (--open->second == 0) open_.erase(open);
     kept_.push_back(std::move(next));
-    queue_.pop_front();
     kept_one_.notify_all();
   }
 }

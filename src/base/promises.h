@@ -24,10 +24,10 @@ class Promises {
   Promises(const Promises&) = delete;
   Promises& operator=(const Promises&) = delete;
 
-  // `work` is done after all that was promised before, and does not throw. What it holds is dropped by a
-  // later call, on the thread of the caller.
+  // `work` is done after all that was promised for `key` before, and does not throw. What it holds is dropped
+  // by a later call, on the thread of the caller.
   void add(Key key, std::function<void()> work);
-  // Returns when everything promised for `key` is done.
+  // Returns when everything promised for `key` is done, which is done next.
   void wait(Key key);
   void wait_all();
   // One more every time.
@@ -40,15 +40,16 @@ class Promises {
   };
 
   void work();
+  void hurry(Key key);
   // Ends the lock.
   void drop_kept(std::unique_lock<std::mutex>& lock);
 
   OwningProcess owner_;
   std::mutex mutex_;  // of all that follows
   std::condition_variable added_, kept_one_;
-  std::deque<Promise> queue_;    // the first is being worked on
-  std::map<Key, int> open_;      // promises of each key that are not kept
-  std::vector<Promise> kept_;    // what they held is not dropped yet
+  std::deque<Promise> queue_;  // the next is the first
+  std::map<Key, int> open_;    // promises of each key that are not kept
+  std::vector<Promise> kept_;  // what they held is not dropped yet
   std::thread thread_;
   bool ends_ = false;
   int64_t next_number_ = 1;  // of the caller's thread

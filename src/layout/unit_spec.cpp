@@ -39,8 +39,9 @@ UnitSpec make_unit_spec(const UnitDecl& unit, const UnitChoice& choice) {
     region.gradient = choice.keep_low_precision_grads ? region.reduce : region.master;
     region.on_host = choice.on_host;
     region.gradient_on_host = choice.gradient_on_host;
-    region.shared_shards = choice.may_share && !choice.on_host && choice.ranks > 1 && choice.reshard_group == 0 &&
-                           region.compute == region.master && layout.shard_numel > 0;
+    region.shared_shards = choice.may_share && !choice.on_host && choice.ranks > 1 &&
+                           choice.reshard_group == 0 && region.compute == region.master &&
+                           layout.shard_numel > 0;
     spec.regions.push_back(region);
   }
   return spec;

@@ -42,6 +42,7 @@ std::vector<Copied> copied(const std::vector<std::shared_ptr<Unit>>& units, cons
   std::vector<Copied> found;
   for (const auto& unit : units) {
     if (unit->ranks() > 1 && !mesh.column) continue;
+    unit->before_touch();  // a hash reads memory, not tensors
     for (const auto& region : unit->regions)
       found.push_back({unit.get(), unit->ranks() == 1, static_cast<int64_t>(hash_of(region->shard))});
   }

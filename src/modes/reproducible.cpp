@@ -187,6 +187,7 @@ double Reproduction::norm_sum(const Units& units, Mesh& mesh, double p) const {
 }
 
 uint64_t Reproduction::hash(const Units& units, Mesh& mesh) const {
+  for (const auto& unit : units) unit->before_touch();  // a hash reads memory, not tensors
   const auto hashes = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
     return static_cast<double>(hash_of(region.shard.narrow(0, first, n)) >> 12);  // exact in a double
   });

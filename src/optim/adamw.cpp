@@ -4,17 +4,16 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
 #include <fsdp/optim.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
 
+#include "optim/adamw_state.h"
 #include "optim/host_adamw.h"
 #include "optim/visitors.h"
 #include "runtime/policy.h"
-#include "runtime/unit.h"
 
 namespace fsdp {
 
@@ -26,31 +25,6 @@ using torch::optim::AdamWParamState;
 struct Batch {
   std::vector<at::Tensor> params, grads, averages, squares, maxima, steps;
 };
-
-// That `param` is a slice of; null: it is no slice.
-detail::UnitRegion* region_of_slice(const at::Tensor& param) {
-  const detail::Tag* tag = detail::tag_of(param);
-  return tag != nullptr && tag->region != nullptr ? detail::region_of(*tag) : nullptr;
-}
-
-AdamWParamState& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& param, at::ScalarType type,
-                          bool amsgrad, detail::UnitRegion* region) {
-  auto& slot = optimizer.state()[param.unsafeGetTensorImpl()];
-  if (!slot) {
-    auto fresh = std::make_unique<AdamWParamState>();
-    fresh->step(0);
-    const auto zeros = [&] {
-      if (region != nullptr && region->host_memory)
-        return region->host_memory->take(param.numel(), type).zero_();
-      return at::zeros_like(param, type, {}, {}, {}, at::MemoryFormat::Preserve);
-    };
-    fresh->exp_avg(zeros());
-    fresh->exp_avg_sq(zeros());
-    if (amsgrad) fresh->max_exp_avg_sq(zeros());
-    slot = std::move(fresh);
-  }
-  return static_cast<AdamWParamState&>(*slot);
-}
 
 // A parameter and what its update reads and writes, on one device.
 struct Piece {
@@ -149,16 +123,6 @@ class NarrowRun {
   std::array<std::vector<at::Tensor>, 3> moments_;
 };
 
-at::ScalarType moments_type(const at::Tensor& param, std::optional<at::ScalarType> wanted) {
-  if (!wanted || *wanted == param.scalar_type()) return param.scalar_type();
-  TORCH_CHECK(
-      *wanted == at::kBFloat16 && param.scalar_type() == at::kFloat && param.is_contiguous(),
-      "fsdp: AdamW keeps moments as bf16 of contiguous fp32 parameters, or in the parameters' own type; "
-      "found moments of ",
-      *wanted, " for a parameter of ", param.scalar_type());
-  return *wanted;
-}
-
 }  // namespace
 
 torch::Tensor AdamW::step(LossClosure closure) {
@@ -186,12 +150,10 @@ torch::Tensor AdamW::step(LossClosure closure) {
         param.detach().zero_();
         continue;
       }
-      detail::UnitRegion* region = region_of_slice(param);
-      const at::ScalarType type = moments_type(param, moments_);
-      AdamWParamState& state = state_of(*this, param, type, options.amsgrad(), region);
+      AdamWParamState& state = detail::adamw_state(*this, param, moments_, options.amsgrad());
       state.step(state.step() + 1);
       if (detail::fits_host_adamw(param, state)) {
-        on_host.add(param, state, options, region);
+        on_host.add(param, param.grad(), state, options, detail::region_of_slice(param));
         continue;
       }
       const auto here = [&](const at::Tensor& tensor, bool returns = true) {

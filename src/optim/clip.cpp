@@ -68,6 +68,8 @@ at::Tensor ordered_norm(Model& model, double p) {
 at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
   TORCH_CHECK(norm_type > 0, "fsdp: clip_grad_norm_ with norm_type ", norm_type,
               "; it must be positive or infinity");
+  TORCH_CHECK(!model.host || !model.host->stepper,
+              "fsdp: clip_grad_norm_ with AdamW::step_in_backward(), which has used the gradients already");
   const Quiet quiet;
   const at::Tensor total = model.mode ? ordered_norm(model, norm_type) : norm_of(model, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);

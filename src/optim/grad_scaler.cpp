@@ -4,6 +4,7 @@
 #include <ATen/ops/promote_types.h>
 #include <ATen/ops/zeros.h>
 #include <fsdp/grad_scaler.h>
+#include <fsdp/optim.h>
 #include <fsdp/world.h>
 
 #include <cmath>
@@ -41,6 +42,9 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 
 // Every rank looks at its own slices; what one finds, all know.
 bool GradScaler::find_inf(torch::optim::Optimizer& optimizer) {
+  const auto* ours = dynamic_cast<const AdamW*>(&optimizer);
+  TORCH_CHECK(ours == nullptr || !ours->steps_in_backward(),
+              "fsdp: GradScaler with AdamW::step_in_backward(), which has used the scaled gradients already");
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
   at::Tensor found = at::zeros({1}, options);

@@ -56,7 +56,7 @@ void watch_moment(UnitRegion& region, at::Tensor& moment) {
 
 }  // namespace
 
-void HostAdamW::add(const at::Tensor& param, torch::optim::AdamWParamState& state,
+void HostAdamW::add(const at::Tensor& param, const at::Tensor& grad, torch::optim::AdamWParamState& state,
                     const torch::optim::AdamWOptions& options, UnitRegion* region) {
   HostShard* host = region != nullptr ? region->host.get() : nullptr;
   if (host != nullptr) {
@@ -71,7 +71,7 @@ void HostAdamW::add(const at::Tensor& param, torch::optim::AdamWParamState& stat
   uint16_t* copy = copy_of(param, host);
   update.copies = copy != nullptr;
   update.pieces.push_back({.arrays = {.param = static_cast<float*>(param.data_ptr()),
-                                      .grad = static_cast<const float*>(param.grad().const_data_ptr()),
+                                      .grad = static_cast<const float*>(grad.const_data_ptr()),
                                       .average = state.exp_avg().data_ptr(),
                                       .square = state.exp_avg_sq().data_ptr(),
                                       .maximum = keeps_maximum ? state.max_exp_avg_sq().data_ptr() : nullptr,
@@ -81,7 +81,7 @@ void HostAdamW::add(const at::Tensor& param, torch::optim::AdamWParamState& stat
                                                     options.weight_decay(), state.step()),
                            .narrow = state.exp_avg().scalar_type() == at::kBFloat16});
   for (const at::Tensor& tensor :
-       {param.detach(), param.grad(), state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()})
+       {param.detach(), grad, state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()})
     update.kept.push_back(tensor);
   written_.push_back(param.detach().as_strided({0}, {1}));
 }
@@ -101,10 +101,21 @@ void HostAdamW::flush() {
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->order() < b->order(); });
   for (HostShard* host : order) {
     if (updates_.at(host).copies) host->copy_is_promised();
-    host->promises().add(host->key(), [update = std::move(updates_.at(host)), threads] {
+    host->promises().add(host->key(),
+                         [update = std::move(updates_.at(host)), threads] { run(update.pieces, threads); });
+  }
+  updates_.clear();
+  written_.clear();
+}
+
+void HostAdamW::promise(std::shared_ptr<c10::Event> arrived) {
+  const int threads = std::max(1, at::get_num_threads() - 1);  // one drives the device
+  for (auto& [host, update] : updates_)
+    host->promises().add(host->key(), [shard = host, update = std::move(update), arrived, threads] {
+      arrived->synchronize();
+      shard->wait_for_uploads();
       run(update.pieces, threads);
     });
-  }
   updates_.clear();
   written_.clear();
 }

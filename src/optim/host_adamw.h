@@ -1,9 +1,11 @@
 // AdamW for parameters in host memory: one pass over all of them, on all of LibTorch's threads.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <torch/optim/adamw.h>
 
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "kernels/cpu/adamw.h"
@@ -20,10 +22,13 @@ bool fits_host_adamw(const at::Tensor& param, const torch::optim::AdamWParamStat
 class HostAdamW {
  public:
   // `region`: that `param` is a slice of, or null.
-  void add(const at::Tensor& param, torch::optim::AdamWParamState& state,
+  void add(const at::Tensor& param, const at::Tensor& grad, torch::optim::AdamWParamState& state,
            const torch::optim::AdamWOptions& options, UnitRegion* region);
   // Writes the parameters, or promises to: see Note [Offload].
   void flush();
+  // Promises what was added, of one region in host memory, with gradients that are there when `arrived` has
+  // been reached.
+  void promise(std::shared_ptr<c10::Event> arrived);
 
  private:
   struct Piece {

@@ -54,6 +54,17 @@ const Moment* Schedule::advance_to(const std::optional<Access>& run) {
   return &plan_->moments[now];
 }
 
+bool Schedule::gathers_again(UnitId unit) const {
+  if (plan_ == nullptr) return true;
+  const auto gathers = [&](const Instruction& step) {
+    return step.action == Action::gather && step.unit == unit;
+  };
+  const auto now = plan_->moments.begin() + static_cast<std::ptrdiff_t>(std::max<size_t>(moments_, 1) - 1);
+  return std::any_of(now, plan_->moments.end(), [&](const Moment& moment) {
+    return std::any_of(moment.steps.begin(), moment.steps.end(), gathers);
+  });
+}
+
 void Schedule::leave_plan() {
   if (plan_ == nullptr) return;
   const auto begin = plan_->moments.begin();

@@ -105,6 +105,8 @@ void Engine::set_no_sync(bool on) {
   TORCH_CHECK(
       !on || !mode,
       "fsdp: reproducible: no_sync() would change the order of sums; call backward() for each microbatch");
+  TORCH_CHECK(!on || !host || !host->stepper,
+              "fsdp: no_sync() with AdamW::step_in_backward(), where every backward is a step");
   no_sync_scopes_ += on ? 1 : -1;
   gradients_.sync = no_sync_scopes_ == 0;
 }

@@ -79,8 +79,8 @@ void Gradients::leave_plan() {
 
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
-  if (region.reduce_path->in_buffer() && !region.spec.gradient_on_host && region.reduce() == region.gradient_type() && mode_ == nullptr &&
-      !shards_.busy(region)) {
+  if (region.reduce_path->in_buffer() && !region.spec.gradient_on_host &&
+      region.reduce() == region.gradient_type() && mode_ == nullptr && !shards_.busy(region)) {
     shards_.make(region);
     if (!region.gradient.shown) return region.gradient.shard;
     GradientShards::forget(region);

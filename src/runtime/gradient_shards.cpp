@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "runtime/backward_stepper.h"
 #include "watch/observer.h"
 
 namespace fsdp::detail {
@@ -186,18 +187,18 @@ void GradientShards::reduce_across(const Unit& unit) {
   }
 }
 
-void GradientShards::settle(const Unit& unit) {
+void GradientShards::settle(const Unit& unit, bool again) {
   for (Pending& pending : pending_)
-    if (pending.region->unit == &unit) finish(pending);
+    if (pending.region->unit == &unit) finish(pending, again);
   std::erase_if(pending_, [&](const Pending& pending) { return pending.region->unit == &unit; });
 }
 
-void GradientShards::finish(Pending& pending) {
+void GradientShards::finish(Pending& pending, bool again) {
   pending.work.wait();
   UnitRegion& region = *pending.region;
   const bool adds = region.gradient.shown || region.gradient.summed;
   if (region.spec.gradient_on_host) {
-    host_->downloads.start(region.gradient.shard, pending.result.to(region.gradient_type()), adds);
+    bring_to_host(region, pending.result, adds, again);
   } else if (pending.result.defined()) {
     if (adds)
       region.gradient.shard.add_(pending.result);
@@ -205,6 +206,39 @@ void GradientShards::finish(Pending& pending) {
       region.gradient.shard.copy_(pending.result);
   }
   region.gradient.summed = true;
+}
+
+// See Note [Steps in backward].
+void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds, bool again) {
+  auto arrived = host_->downloads.start(region.gradient.shard, sum.to(region.gradient_type()), adds);
+  if (!host_->stepper) return;
+  TORCH_CHECK(!adds, "fsdp: AdamW::step_in_backward(): unit '", region.unit->name(),
+              "' has gradients already: of a penalty over slices, of a backward before, or because it was "
+              "reduced before all had come. Such a model must step after its backwards.");
+  if (again)
+    postponed_.emplace_back(&region, std::move(arrived));
+  else
+    step(region, std::move(arrived));
+}
+
+void GradientShards::step(UnitRegion& region, std::shared_ptr<c10::Event> arrived) {
+  host_->stepper->update(region, region.gradient.shard, std::move(arrived));
+  region.host->updated_in_cycle(true);
+  stepped_.push_back(&region);
+}
+
+void GradientShards::end_in_host_memory() {
+  if (host_ == nullptr) return;
+  if (!host_->stepper) return host_->downloads.wait();
+  for (auto& [region, arrived] : std::exchange(postponed_, {})) step(*region, std::move(arrived));
+  for (UnitRegion* region : std::exchange(stepped_, {})) {
+    region->host->updated_in_cycle(false);
+    region->unit->note_promised_write();
+    for (const auto& param : region->unit->params)
+      if (&param->region() == region) param->gradient.somewhere = false;
+    forget(*region);
+  }
+  host_->downloads.let_go();
 }
 
 // What autograd wrote to a slice's .grad() meanwhile is added.
@@ -221,7 +255,10 @@ bool GradientShards::busy(const UnitRegion& region) const {
 
 void GradientShards::drop_pending() {
   for (Pending& one : std::exchange(pending_, {})) one.work.wait();
-  wait_for_host();
+  if (host_ == nullptr) return;
+  host_->downloads.wait();
+  postponed_.clear();
+  for (UnitRegion* region : std::exchange(stepped_, {})) region->host->updated_in_cycle(false);
 }
 
 }  // namespace fsdp::detail

@@ -48,13 +48,12 @@ class GradientShards {
   // The row's sum is waited for, and summed over the rows of the mesh.
   void reduce_across(const Unit& unit);
   // What was reduced arrives in the shards.
-  void settle(const Unit& unit);
+  // `again`: the unit is gathered once more in this cycle, and must not change before.
+  void settle(const Unit& unit, bool again);
   // Reductions that have not settled, in the order in which they were started.
   std::vector<InFlight> in_flight() const;
-  // Sums that are kept in host memory are there.
-  void wait_for_host() const {
-    if (host_ != nullptr) host_->downloads.wait();
-  }
+  // The backward ends: sums that are kept in host memory are there, or updates with them are promised.
+  void end_in_host_memory();
   // Waits for what is on its way and forgets it.
   void drop_pending();
 
@@ -76,13 +75,17 @@ class GradientShards {
   bool is_pending(const UnitRegion& region) const;
   void reduce_for_mode(UnitRegion& region, const std::vector<bool>& used);
   at::Tensor fresh_shard(const UnitRegion& region) const;
-  void finish(Pending& pending);
+  void finish(Pending& pending, bool again);
+  void step(UnitRegion& region, std::shared_ptr<c10::Event> arrived);
+  void bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds, bool again);
 
   const Mesh& mesh_;
   StepMode* mode_;
   Policy policy_;
   HostSide* host_;
   std::deque<Pending> pending_;
+  std::vector<std::pair<UnitRegion*, std::shared_ptr<c10::Event>>> postponed_;  // updates, to the end
+  std::vector<UnitRegion*> stepped_;  // regions with an update in this backward
 };
 
 }  // namespace fsdp::detail

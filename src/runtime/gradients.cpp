@@ -139,7 +139,7 @@ void Gradients::obey(const Instruction& step) {
       shards_.reduce_across(unit);
       break;
     case Action::settle:
-      shards_.settle(unit);
+      shards_.settle(unit, schedule_.gathers_again(unit.id));
       break;
     default:
       break;
@@ -179,7 +179,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
   }
   if (surprised) schedule_.leave_plan_at_agreement();
   if (surprised || planned == nullptr) reduce_what_is_left(used);
-  shards_.wait_for_host();
+  shards_.end_in_host_memory();
   if (mode_ != nullptr)
     give_to_mode(used);
   else
@@ -256,7 +256,7 @@ void Gradients::give_to_mode(const std::vector<int64_t>& used) {
     shards_.take(region, sum, scale);
   };
   if (!mode_->end_backward(units_, take)) return;
-  shards_.wait_for_host();
+  shards_.end_in_host_memory();
   for_each_param([&](UnitParam& param) {
     if (!std::exchange(param.gradient.somewhere, false)) return;
     TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),

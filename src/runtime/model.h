@@ -31,7 +31,8 @@ struct Model {
         options(options_),
         mesh(std::move(mesh_)),
         mode(std::move(mode_)) {
-    if (options.offload.any() && policy_of(world.device()).can_offload)
+    const Offload& offload = options.offload;
+    if ((offload.params || offload.gradients || offload.optimizer) && policy_of(world.device()).can_offload)
       host = std::make_unique<HostSide>(world.device());
   }
   virtual ~Model() = default;

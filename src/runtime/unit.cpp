@@ -112,6 +112,10 @@ bool Unit::needs_own_slot(GatherFrom from) const {
 void Unit::note_write() {
   for (const auto& region : regions)
     if (region->host) region->host->written();
+  note_promised_write();
+}
+
+void Unit::note_promised_write() {
   if (std::exchange(written, true)) return;
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
 }

@@ -49,11 +49,11 @@ struct UnitRegion final : WatchedRegion {
   Unit* unit;
   RegionSpec& spec;  // of the unit's
   // Made when the model is sharded.
-  at::Tensor shard;      // [shard_numel]
-  c10::Storage storage;  // what the parameters are views of
-  at::Tensor home;       // [0] of the device and key that parameters have
+  at::Tensor shard;                 // [shard_numel]
+  c10::Storage storage;             // what the parameters are views of
+  at::Tensor home;                  // [0] of the device and key that parameters have
   std::shared_ptr<HostShard> host;  // where the shard is in host memory
-  AddressRange nowhere;  // where it points while released, on the CPU
+  AddressRange nowhere;             // where it points while released, on the CPU
   GatherPathPtr gather_path;
   ReducePathPtr reduce_path;
   TagHandle parameter_tag, shard_tag;
@@ -194,6 +194,8 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   void note_written();
   // An operator is about to write to a shard. Version counters do not tell: optimizers write through data().
   void note_write();
+  // Somebody has promised to write to the shards, and whoever reads them waits.
+  void note_promised_write();
 };
 
 // The region of a tag that has one.

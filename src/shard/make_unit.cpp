@@ -37,18 +37,18 @@ UnitChoice Sharding::choose(const PlannedUnit& planned) {
   const bool whole = planned.replicated || options_.strategy == Strategy::no_shard;
   const bool reshards =
       options_.strategy == Strategy::full_shard || options_.strategy == Strategy::hybrid_shard;
-  UnitChoice choice{.ranks = whole ? 1 : engine_->mesh.row.size(),
-                    .pieces = reproduction_ != nullptr ? reproduction_->pieces() : 0,
-                    .master = element_type_if(precision.master),
-                    .compute = element_type_if(precision.param),
-                    .reduce = element_type_if(precision.reduce),
-                    .keep_low_precision_grads = precision.keep_low_precision_grads,
-                    .stays_gathered = !own.reshard_after_forward.value_or(reshards),
-                    .may_share = paths_->may_share(),
-                    .average = options_.gradients == ReduceOp::average,
-                    .on_host = engine_->host && options_.offload.params,
-                    .gradient_on_host =
-                        engine_->host && (options_.offload.params || options_.offload.gradients)};
+  UnitChoice choice{
+      .ranks = whole ? 1 : engine_->mesh.row.size(),
+      .pieces = reproduction_ != nullptr ? reproduction_->pieces() : 0,
+      .master = element_type_if(precision.master),
+      .compute = element_type_if(precision.param),
+      .reduce = element_type_if(precision.reduce),
+      .keep_low_precision_grads = precision.keep_low_precision_grads,
+      .stays_gathered = !own.reshard_after_forward.value_or(reshards),
+      .may_share = paths_->may_share(),
+      .average = options_.gradients == ReduceOp::average,
+      .on_host = engine_->host && options_.offload.params,
+      .gradient_on_host = engine_->host && (options_.offload.params || options_.offload.gradients)};
   choose_part(choice, own, planned.decl.name, whole);
   return choice;
 }

@@ -26,6 +26,9 @@ void take_place(const at::Tensor& tensor, const at::Tensor& other) {
 std::shared_ptr<Engine> Sharding::run() {
   TORCH_CHECK(options_.check_replicas_every >= 0, "fsdp: check_replicas_every ",
               options_.check_replicas_every, "; it is a number of backwards, or 0 for never");
+  TORCH_CHECK(!options_.offload.params || !options_.gather_codec,
+              "fsdp: offload.params with a gather_codec: shards in host memory are uploaded in the compute "
+              "dtype, not through a codec; leave one of them out");
   walked_ = walk_module(module_);
   check_rows(world_, options_);
   Comm all = Comm::create(world_, options_.comm);

@@ -18,32 +18,38 @@ Downloads::Downloads(c10::Device device, std::shared_ptr<HostMemory> memory)
 
 // The memory of `from` goes back to the allocator, which gives it to the current stream again: that waits
 // until it was read.
-void Downloads::start(const at::Tensor& to, const at::Tensor& from, bool adds) {
-  if (to.numel() == 0) return;
-  const c10::Stream current = c10::impl::VirtualGuardImpl(stream_.device_type()).getStream(stream_.device());
+std::shared_ptr<c10::Event> Downloads::start(const at::Tensor& to, const at::Tensor& from, bool adds) {
+  const auto done = std::make_shared<c10::Event>(stream_.device_type());
+  if (to.numel() == 0) return done;
   at::Tensor place = to;
   if (adds) {
     place = memory_->take(to.numel(), to.scalar_type());
     sums_.emplace_back(to, place);
   }
-  c10::Event reached(stream_.device_type()), done(stream_.device_type());
-  reached.record(current);
+  c10::Event reached(stream_.device_type());
+  reached.record(current());
   reached.block(stream_);
   {
     const c10::StreamGuard guard(stream_);
     place.copy_(from, /*non_blocking=*/true);
-    done.record(stream_);
+    done->record(stream_);
   }
-  in_flight_.push_back({.from = from, .done = std::move(done)});
-  while (in_flight_.size() > kAtOnce) {
-    in_flight_.front().done.block(current);
-    in_flight_.pop_front();
-  }
+  in_flight_.push_back({.from = from, .done = done});
+  let_go(kAtOnce);
+  return done;
+}
+
+c10::Stream Downloads::current() const {
+  return c10::impl::VirtualGuardImpl(stream_.device_type()).getStream(stream_.device());
+}
+
+void Downloads::let_go(size_t but) {
+  for (; in_flight_.size() > but; in_flight_.pop_front()) in_flight_.front().done->block(current());
 }
 
 void Downloads::wait() {
   if (in_flight_.empty()) return;
-  in_flight_.back().done.synchronize();
+  in_flight_.back().done->synchronize();
   in_flight_.clear();
   for (const auto& [sum, part] : std::exchange(sums_, {})) sum.add_(part);
 }

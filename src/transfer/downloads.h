@@ -19,15 +19,21 @@ class Downloads {
   Downloads(c10::Device device, std::shared_ptr<HostMemory> memory);
 
   // to = from, or to += from, behind what the current stream has issued. `to` may be read after wait().
-  void start(const at::Tensor& to, const at::Tensor& from, bool adds);
+  // What is returned is reached then, if it is not added to.
+  std::shared_ptr<c10::Event> start(const at::Tensor& to, const at::Tensor& from, bool adds);
   // The host waits for all.
   void wait();
+  // The current stream waits until the device's memory of all `but` the last ones was read, and may be used
+  // again.
+  void let_go(size_t but = 0);
 
  private:
   struct InFlight {
     at::Tensor from;
-    c10::Event done;
+    std::shared_ptr<c10::Event> done;
   };
+
+  c10::Stream current() const;
 
   c10::Stream stream_;
   std::shared_ptr<HostMemory> memory_;

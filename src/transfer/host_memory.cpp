@@ -40,13 +40,13 @@ char* HostMemory::cut(int64_t bytes) {
     pieces.pop_back();
     return piece;
   }
-  auto block = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& one) {
-    return one.memory.numel() - one.used >= bytes;
-  });
+  auto block = std::find_if(blocks_.begin(), blocks_.end(),
+                            [&](const Block& one) { return one.memory.numel() - one.used >= bytes; });
   if (block == blocks_.end()) {
     const int64_t next = blocks_.empty() ? kLeastBlock : blocks_.back().memory.numel() * 2;
     const int64_t size = std::max(power_of_two(bytes), std::min(next, kLargestStep));
-    blocks_.push_back({.memory = at::empty({size}, at::TensorOptions().dtype(at::kByte).pinned_memory(true))});
+    blocks_.push_back(
+        {.memory = at::empty({size}, at::TensorOptions().dtype(at::kByte).pinned_memory(true))});
     block = blocks_.end() - 1;
   }
   char* piece = static_cast<char*>(block->memory.mutable_data_ptr()) + block->used;

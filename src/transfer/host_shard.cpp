@@ -5,6 +5,9 @@
 namespace fsdp::detail {
 
 const at::Tensor& HostShard::source() {
+  TORCH_CHECK(!updated_,
+              "fsdp: AdamW::step_in_backward(): a unit is read again in a backward that has updated "
+              "it, which its plan did not have. Such a model must step after its backwards.");
   wait_for_updates();
   if (!std::exchange(used_, true)) order_ = promises_->number();
   if (!copy_.defined()) return shard_;

@@ -39,6 +39,8 @@ class HostShard {
   // The copy is not what the shard holds, or there is none.
   bool stale() const { return !copy_.defined() || written_ || shard_._version() != version_; }
   void copy_is_promised();
+  // An update belongs to the step after the backward that goes on: nothing may be uploaded until that ends.
+  void updated_in_cycle(bool yes) { updated_ = yes; }
   Promises& promises() { return *promises_; }
   Promises::Key key() const { return this; }
   // In which shards were first uploaded since they were updated: the next time it will be the same.
@@ -51,6 +53,7 @@ class HostShard {
   int64_t version_ = -1;  // of the shard, then
   int64_t order_ = 0;
   bool used_ = false;  // uploaded since the last update
+  bool updated_ = false;
   c10::Event uploaded_;
   std::shared_ptr<Promises> promises_;
 };

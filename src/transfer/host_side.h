@@ -9,12 +9,15 @@
 
 namespace fsdp::detail {
 
+class BackwardStepper;
+
 struct HostSide {
   explicit HostSide(c10::Device device) : downloads(device, memory) {}
 
   std::shared_ptr<HostMemory> memory = std::make_shared<HostMemory>();
   std::shared_ptr<Promises> promises = std::make_shared<Promises>();
   Downloads downloads;
+  std::shared_ptr<BackwardStepper> stepper;  // null: optimizers step between backwards
 };
 
 }  // namespace fsdp::detail

@@ -3,6 +3,9 @@
 #include <fsdp/checkpoint.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+
 #include "behaviour/toy_device.h"
 #include "support/gloo.h"
 #include "support/temp_folder.h"
@@ -17,6 +20,20 @@ class Offloaded : public ::testing::Test {
   void SetUp() override {
     if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
   }
+};
+
+// A weight that takes a while to update.
+struct BigLinear : torch::nn::Module {
+  static constexpr int64_t kWidth = 1 << 21;
+  at::Tensor forward(const at::Tensor& x) { return x * weight; }
+  at::Tensor weight = register_parameter("weight", at::zeros({kWidth}));
+};
+
+// Its first layer runs before and after the second.
+struct TwiceNet : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return one(two(one(x))); }
+  torch::nn::Linear one = register_module("one", torch::nn::Linear(16, 16));
+  torch::nn::Linear two = register_module("two", torch::nn::Linear(16, 16));
 };
 
 struct OffloadCase {
@@ -45,9 +62,10 @@ std::vector<OffloadCase> offload_cases() {
 
 std::string offload_name(const ::testing::TestParamInfo<OffloadCase>& info) {
   const auto& [ranks, strategy, optim, bf16, offload] = info.param;
-  return "W" + std::to_string(ranks) + (bf16 ? "_bf16_" : "_fp32_") + std::to_string(static_cast<int>(strategy)) +
-         "_" + std::to_string(static_cast<int>(optim)) + (offload.params ? "_params" : "") +
-         (offload.gradients ? "_gradients" : "") + (offload.optimizer ? "_optimizer" : "");
+  return "W" + std::to_string(ranks) + (bf16 ? "_bf16_" : "_fp32_") +
+         std::to_string(static_cast<int>(strategy)) + "_" + std::to_string(static_cast<int>(optim)) +
+         (offload.params ? "_params" : "") + (offload.gradients ? "_gradients" : "") +
+         (offload.optimizer ? "_optimizer" : "");
 }
 
 class OffloadedTraining : public Offloaded, public ::testing::WithParamInterface<OffloadCase> {};
@@ -78,6 +96,228 @@ TEST_P(OffloadedTraining, HasTheBitsOfTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Toy, OffloadedTraining, ::testing::ValuesIn(offload_cases()), offload_name);
+
+ShardOptions offload_options(bool offloaded, bool narrow = true) {
+  return {.wrap = by_size(200),
+          .precision = narrow ? bf16() : fp32(),
+          .offload = {.params = offloaded},
+          .comm = kToyComm};
+}
+
+State host_state(State state) {
+  for (auto& [name, value] : state) value = value.cpu();
+  return state;
+}
+
+using OffloadProgram =
+    std::function<void(Sharded<Learner>& model, torch::optim::Optimizer& optimizer, const World& world)>;
+
+// What a program leaves of a model, with its parameters on the device or in host memory.
+State after(const World& world, const OffloadProgram& program, const ShardOptions& options,
+            Optim optim = Optim::fused_adamw) {
+  auto model = fully_shard(world, make_learner("mlp"), options);
+  const auto optimizer = make_optimizer(optim, model.parameters());
+  program(model, *optimizer, world);
+  return host_state(state_of(model));
+}
+
+at::Tensor offload_loss(Sharded<Learner>& model, const World& world, int64_t index) {
+  return model(make_learner("mlp")->batch_on(index * world.size() + world.rank(), world.device()));
+}
+
+void require_same_offloaded(int ranks, const OffloadProgram& program, Optim optim = Optim::fused_adamw) {
+  on_toy_ranks(ranks, [&](World& world) {
+    for (const bool narrow : {true, false})
+      require_same(after(world, program, offload_options(true, narrow), optim),
+                   after(world, program, offload_options(false, narrow), optim));
+  });
+}
+
+TEST_F(Offloaded, AccumulationClippingAndEvaluationChangeNoBits) {
+  for (const int ranks : {1, 2})
+    for (const auto optim : {Optim::fused_adamw, Optim::sgd})
+      require_same_offloaded(
+          ranks,
+          [](Sharded<Learner>& model, torch::optim::Optimizer& optimizer, const World& world) {
+            for (int64_t step = 0; step < kOffloadSteps; ++step) {
+              if (step % 2 == 0) {
+                const auto kept = model.no_sync();
+                offload_loss(model, world, 3 * step).backward();
+              }
+              offload_loss(model, world, 3 * step + 1).backward();
+              offload_loss(model, world, 3 * step + 2).backward();
+              model.clip_grad_norm_(step % 3 == 0 ? 1e-2 : 1e3);
+              (void)model.gradient_norms();
+              optimizer.step();
+              (void)model.parameter_norms();
+              const at::NoGradGuard no_grad;
+              offload_loss(model, world, 0);
+              step % 2 == 0 ? optimizer.zero_grad() : optimizer.zero_grad(/*set_to_none=*/false);
+            }
+          },
+          optim);
+}
+
+// step() returns before parameters are written. Whoever reads them, or moments, sees the new ones.
+TEST_F(Offloaded, WhoReadsAPromisedUpdateWaitsForIt) {
+  on_toy_ranks(1, [](World& world) {
+    auto model = fully_shard(world, std::make_shared<BigLinear>(), offload_options(true, false));
+    fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1.0).weight_decay(0));
+    const at::Tensor x = at::ones({1, BigLinear::kWidth}).to(world.device());
+    for (int step = 0; step < 5; ++step) {
+      const auto before = model.parameters().front().clone();
+      model(x).sum().backward();
+      const at::Tensor grad = model.parameters().front().grad();
+      optimizer.step();
+      if (step % 2 == 0) optimizer.zero_grad();
+      const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+          *optimizer.state().at(model.parameters().front().unsafeGetTensorImpl()));
+      const at::Tensor moment = state.exp_avg().clone();
+      const at::Tensor moved = before - model.parameters().front();
+      require(at::allclose(moved, at::ones_like(moved), 1e-3, 1e-3), "the update was not seen");
+      require(at::allclose(moment, at::full_like(moment, 1 - std::pow(0.9, step + 1)), 1e-4, 1e-4),
+              "the moment was not seen");
+      if (step % 2 == 1) grad.zero_();  // waits until it was read
+      optimizer.zero_grad();
+    }
+  });
+}
+
+TEST_F(Offloaded, StepsInBackwardHaveTheBitsOfStepsAfterIt) {
+  for (const int ranks : {1, 2})
+    on_toy_ranks(ranks, [](World& world) {
+      for (const bool narrow : {true, false}) {
+        const auto train = [&](bool in_backward) {
+          return after(
+              world,
+              [&](Sharded<Learner>& model, torch::optim::Optimizer& optimizer, const World&) {
+                if (in_backward) dynamic_cast<fsdp::AdamW&>(optimizer).step_in_backward(model);
+                for (int64_t step = 0; step < kOffloadSteps; ++step) {
+                  offload_loss(model, world, step).backward();
+                  for (const at::Tensor& slice : model.parameters())
+                    require(slice.grad().defined() != in_backward, "who has the gradient?");
+                  optimizer.step();
+                  optimizer.zero_grad();
+                }
+              },
+              offload_options(true, narrow));
+        };
+        require_same(train(true), train(false));
+      }
+    });
+}
+
+// A block that runs twice is gathered twice in backward: its update waits for the end.
+TEST_F(Offloaded, AUnitThatIsGatheredAgainIsUpdatedWhenTheBackwardEnds) {
+  on_toy_ranks(1, [](World& world) {
+    const auto train = [&](bool in_backward) {
+      torch::manual_seed(2);
+      auto model = fully_shard(world, std::make_shared<TwiceNet>(),
+                               {.wrap = by_type<torch::nn::LinearImpl>(),
+                                .precision = bf16(),
+                                .limit_all_gathers = 1,
+                                .offload = {.params = true},
+                                .comm = kToyComm});
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      if (in_backward) optimizer.step_in_backward(model);
+      for (int step = 0; step < kOffloadSteps; ++step) {
+        model(at::ones({2, 16}).to(world.device()) * (step + 1)).sum().backward();
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      return host_state(state_of(model));
+    };
+    require_same(train(true), train(false));
+  });
+}
+
+TEST_F(Offloaded, WhatDoesNotFitIsRefusedInWords) {
+  on_toy_ranks(1, [](World& world) {
+    const auto refusal = [](const auto& what) -> std::string {
+      try {
+        what();
+      } catch (const c10::Error& error) {
+        return error.what_without_backtrace();
+      }
+      return "not refused";
+    };
+    const auto has = [](const std::string& text, const std::string& part) {
+      require(text.find(part) != std::string::npos, text);
+    };
+    auto plain = fully_shard(world, make_learner("mlp"), offload_options(false));
+    fsdp::AdamW plain_optimizer(plain.parameters(), fsdp::AdamWOptions(1e-2));
+    has(refusal([&] { plain_optimizer.step_in_backward(plain); }), "set ShardOptions::offload.params");
+    auto model = fully_shard(world, make_learner("mlp"), offload_options(true));
+    fsdp::AdamW few({model.parameters().front()}, fsdp::AdamWOptions(1e-2));
+    has(refusal([&] { few.step_in_backward(model); }), "is not in the optimizer");
+    {
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      optimizer.step_in_backward(model);
+      has(refusal([&] { model.clip_grad_norm_(1.0); }), "clip_grad_norm_ with AdamW::step_in_backward()");
+      has(refusal([&] { (void)model.no_sync(); }), "no_sync() with AdamW::step_in_backward()");
+      GradScaler scaler(world, {.comm = kToyComm});
+      has(refusal([&] { scaler.step(optimizer); }), "GradScaler with AdamW::step_in_backward()");
+    }
+    model.clip_grad_norm_(1.0);  // the tie ended with the optimizer
+    const auto options = [] {
+      ShardOptions both = offload_options(true);
+      both.gather_codec = cast_codec(at::kBFloat16);
+      return both;
+    };
+    has(refusal([&] { fully_shard(world, make_learner("mlp"), options()); }), "gather_codec");
+  });
+}
+
+// Saved from host memory, loaded on a device, and the other way round.
+TEST_F(Offloaded, CheckpointsDoNotKnowWhereAShardWas) {
+  const TempFolder folder;
+  on_toy_ranks(2, [&](World& world) {
+    for (const bool from : {true, false}) {
+      const std::string path = folder / (from ? "host" : "device");
+      auto saved = fully_shard(world, make_learner("mlp"), offload_options(from));
+      fsdp::AdamW first(saved.parameters(), fsdp::AdamWOptions(1e-2));
+      for (int64_t step = 0; step < 3; ++step) {
+        offload_loss(saved, world, step).backward();
+        first.step();
+        first.zero_grad();
+      }
+      save(path, RunState{.model = saved, .optimizer = &first, .step = 3});
+      auto loaded = fully_shard(world, make_learner("mlp"), offload_options(!from));
+      fsdp::AdamW second(loaded.parameters(), fsdp::AdamWOptions(1e-2));
+      offload_loss(loaded, world, 7).backward();
+      second.step();
+      second.zero_grad();
+      RunState run{.model = loaded, .optimizer = &second};
+      load(path, run);
+      require_same(host_state(state_of(loaded)), host_state(state_of(saved)));
+      offload_loss(loaded, world, 3).backward();
+      second.step();
+      offload_loss(saved, world, 3).backward();
+      first.step();
+      require_same(host_state(state_of(loaded)), host_state(state_of(saved)));
+    }
+  });
+}
+
+TEST_F(Offloaded, ReproducibleModeHasTheSameBits) {
+  on_toy_ranks(1, [](World& world) {
+    const auto hash = [&](bool offloaded) {
+      ShardOptions options = offload_options(offloaded, false);
+      options.reproducible = Reproducible{.microbatches = 2};
+      auto model = fully_shard(world, make_learner("mlp"), options);
+      torch::optim::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      for (int64_t step = 0; step < 3; ++step) {
+        for (int64_t i = world.rank(); i < 2; i += world.size())
+          model(make_learner("mlp")->batch_on(2 * step + i, world.device())).backward();
+        model.clip_grad_norm_(1e-2);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      return model.state_hash();
+    };
+    require(hash(true) == hash(false), "another hash");
+  });
+}
 
 }  // namespace
 }  // namespace fsdp::testing

@@ -13,10 +13,11 @@ from pathlib import Path
 PAGE = "docs/options.md"
 STRUCTS = {
     "ShardOptions": "include/fsdp/options.h",
-    "Precision": "include/fsdp/options.h",
+    "Precision": "include/fsdp/precision.h",
     "UnitOptions": "include/fsdp/options.h",
     "Reproducible": "include/fsdp/options.h",
-    "FullParamsOptions": "include/fsdp/sharded_model.h",
+    "FullParamsOptions": "include/fsdp/scopes.h",
+    "Offload": "include/fsdp/memory_options.h",
     "CommOptions": "include/fsdp/comm_options.h",
     "InitOptions": "include/fsdp/world.h",
     "SaveOptions": "include/fsdp/checkpoint.h",

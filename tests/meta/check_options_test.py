@@ -11,11 +11,6 @@ enum class Strategy : uint8_t {
   full_shard,  // split; everywhere
   no_shard,
 };
-struct Precision {
-  std::optional<at::ScalarType> param =
-      {};  // of forward; and backward
-  bool cast_inputs = true;
-};
 struct UnitOptions {
   std::optional<bool> reshard_after_forward = {};
 };
@@ -28,6 +23,13 @@ struct ModuleInfo {
 struct ShardOptions {
   Strategy strategy = Strategy::full_shard;
   std::function<UnitOptions(const std::string& unit)> unit = {};
+};
+"""
+PRECISION = """
+struct Precision {
+  std::optional<at::ScalarType> param =
+      {};  // of forward; and backward
+  bool cast_inputs = true;
 };
 """
 PAGE = """# Options
@@ -58,6 +60,11 @@ PAGE = """# Options
 |---|---|
 | `offload` | `false` |
 
+### `Offload`
+| field | default |
+|---|---|
+| `params` | `false` |
+
 ### `CommOptions`
 | field | default |
 |---|---|
@@ -81,7 +88,9 @@ PAGE = """# Options
 GOOD = {
     "docs/options.md": PAGE,
     "include/fsdp/options.h": OPTIONS,
-    "include/fsdp/sharded_model.h": "struct FullParamsOptions {\n  bool offload = false;\n};\n",
+    "include/fsdp/precision.h": PRECISION,
+    "include/fsdp/memory_options.h": "struct Offload {\n  bool params = false;\n};\n",
+    "include/fsdp/scopes.h": "struct FullParamsOptions {\n  bool offload = false;\n};\n",
     "include/fsdp/world.h": "struct InitOptions {\n  std::optional<int> rank = {};\n};\n",
     "include/fsdp/comm_options.h": "struct CommOptions {\n  std::chrono::milliseconds timeout{300};  // of waits\n};\n",
     "include/fsdp/checkpoint.h": "struct SaveOptions {\n  int64_t keep_last = 0;\n};\n"
@@ -114,7 +123,7 @@ class CheckOptions(unittest.TestCase):
 
     def test_field_that_the_header_lacks(self):
         self.assert_red("docs/options.md", "| `param` |", "| `parm` | `{}` |\n| `param` |", "no field 'parm'")
-        self.assert_red("include/fsdp/options.h", "  bool cast_inputs = true;\n", "", "no field 'cast_inputs'")
+        self.assert_red("include/fsdp/precision.h", "  bool cast_inputs = true;\n", "", "no field 'cast_inputs'")
 
     def test_other_default(self):
         self.assert_red("docs/options.md", "`true`", "`false`", "cast_inputs is `true` in the header, and `false` here")
@@ -135,7 +144,7 @@ class CheckOptions(unittest.TestCase):
         self.assert_red("docs/options.md", ", `Strategy::no_shard`", "", "Strategy::no_shard is not named")
 
     def test_struct_without_a_table(self):
-        self.assert_red("include/fsdp/options.h", "struct ModuleInfo {", "struct Offload {", "Offload is not known")
+        self.assert_red("include/fsdp/options.h", "struct ModuleInfo {", "struct Wishes {", "Wishes is not known")
 
     def test_header_that_cannot_be_read(self):
         found = self.breaches("include/fsdp/comm_options.h", "struct CommOptions", "struct Options")

@@ -8,7 +8,7 @@ namespace fsdp::detail {
 
 // Numbers that are the same for all elements, as the step of that number has them.
 struct AdamWNumbers {
-  float decay = 1;  // 1 - lr * weight_decay
+  float decay = 1;     // 1 - lr * weight_decay
   float rest1 = 0.1F;  // 1 - beta1
   float beta2 = 0.999F;
   float rest2 = 0.001F;  // 1 - beta2
@@ -31,7 +31,8 @@ struct AdamWArrays {
 };
 
 // Every element on its own, in fp32: the bits depend on no other element, nor on the instruction set. With
-// fp32 moments they are those of at::_fused_adamw_. Narrow moments are rounded to bf16 up or down at random (Note [Narrow moments]).
+// fp32 moments they are those of at::_fused_adamw_. Narrow moments are rounded to bf16 up or down at random
+// (Note [Narrow moments]).
 void adamw(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
 
 using AdamWRun = void (*)(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/adamw.h"
+#include "kernels/cpu/stream_copy.h"
 
 namespace fsdp::detail::FSDP_ADAMW_NAMESPACE {
 
@@ -65,17 +66,19 @@ void update(const AdamWArrays& arrays, size_t first, size_t end, const AdamWNumb
   }
 }
 
-// Parameters that were just written, while they are in cache.
+constexpr size_t kBlock = 4096;  // elements whose copy is put together in cache
+
+// Parameters that were just written, while they are in cache. A device reads the copy next, not the host.
 inline void narrow_copy(const AdamWArrays& arrays, size_t first, size_t end) {
   const float* __restrict param = arrays.param;
-  uint16_t* __restrict copy = arrays.copy;
-  for (size_t i = first; i < end; ++i) copy[i] = nearest(param[i]);
+  alignas(64) uint16_t narrow[kBlock];
+  for (size_t i = first; i < end; ++i) narrow[i - first] = nearest(param[i]);
+  copy_past_cache(arrays.copy + first, narrow, (end - first) * sizeof(uint16_t));
 }
 
 template <class Moment, bool kMaximum>
 void run(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers) {
   if (arrays.copy == nullptr) return update<Moment, kMaximum>(arrays, 0, count, numbers);
-  constexpr size_t kBlock = 1024;
   for (size_t first = 0; first < count; first += kBlock) {
     const size_t end = first + kBlock < count ? first + kBlock : count;
     update<Moment, kMaximum>(arrays, first, end, numbers);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -25,15 +26,18 @@ size_t stream_from() {
 #if defined(__x86_64__)
 
 void stream_copy(void* dst, const void* src, size_t bytes) {
-  if (bytes == 0) return;
   static const size_t threshold = stream_from();
-  if (bytes < threshold) {
+  if (bytes >= threshold)
+    copy_past_cache(dst, src, bytes);
+  else if (bytes != 0)
     std::memcpy(dst, src, bytes);
-    return;
-  }
+}
+
+void copy_past_cache(void* dst, const void* src, size_t bytes) {
+  if (bytes == 0) return;
   auto* to = static_cast<char*>(dst);
   const auto* from = static_cast<const char*>(src);
-  const size_t head = (64 - reinterpret_cast<uintptr_t>(to) % 64) % 64;
+  const size_t head = std::min(bytes, (64 - reinterpret_cast<uintptr_t>(to) % 64) % 64);
   std::memcpy(to, from, head);
   to += head;
   from += head;
@@ -59,6 +63,7 @@ void stream_copy(void* dst, const void* src, size_t bytes) {
 void stream_copy(void* dst, const void* src, size_t bytes) {
   if (bytes != 0) std::memcpy(dst, src, bytes);
 }
+void copy_past_cache(void* dst, const void* src, size_t bytes) { stream_copy(dst, src, bytes); }
 
 #endif
 

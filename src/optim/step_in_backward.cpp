@@ -1,0 +1,95 @@
+// AdamW at work while a backward goes on. See Note [Steps in backward].
+#include <fsdp/optim.h>
+#include <fsdp/sharded_model.h>
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "optim/adamw_state.h"
+#include "optim/host_adamw.h"
+#include "runtime/backward_stepper.h"
+#include "runtime/model.h"
+
+namespace fsdp {
+
+namespace detail {
+
+namespace {
+
+class InBackward final : public BackwardStepper {
+ public:
+  InBackward(AdamW& optimizer, std::optional<at::ScalarType> moments)
+      : optimizer_(optimizer), moments_(moments) {}
+
+  void update(UnitRegion& region, const at::Tensor& gradient, std::shared_ptr<c10::Event> arrived) override {
+    HostAdamW update;
+    const at::NoGradGuard no_grad;
+    std::map<const c10::TensorImpl*, const UnitParam*> wanted;
+    for (const auto& param : region.unit->params)
+      if (&param->region() == &region && param->gradient.somewhere && param->slice.numel() > 0)
+        wanted[param->slice.unsafeGetTensorImpl()] = param.get();
+    for (auto& group : optimizer_.param_groups()) {
+      const auto& options = static_cast<const AdamWOptions&>(group.options());
+      for (const at::Tensor& slice : group.params()) {
+        if (!wanted.contains(slice.unsafeGetTensorImpl())) continue;
+        auto& state = adamw_state(optimizer_, slice, moments_, options.amsgrad());
+        state.step(state.step() + 1);
+        update.add(slice, gradient.narrow(0, slice.storage_offset(), slice.numel()), state, options, &region);
+      }
+    }
+    update.promise(std::move(arrived));
+  }
+
+ private:
+  AdamW& optimizer_;
+  std::optional<at::ScalarType> moments_;
+};
+
+// What ties an optimizer to a model: either may go first.
+struct Tie {
+  explicit Tie(std::shared_ptr<Engine> engine_) : engine(std::move(engine_)) {}
+  ~Tie() {
+    HostSide& host = *model_of(engine).host;
+    host.promises->wait_all();
+    host.stepper.reset();
+  }
+  Tie(const Tie&) = delete;
+  Tie& operator=(const Tie&) = delete;
+
+  std::shared_ptr<Engine> engine;
+};
+
+void check_fits(const Model& model, const AdamW& optimizer) {
+  TORCH_CHECK(model.host && model.options.offload.params,
+              "fsdp: AdamW::step_in_backward() is for parameters in host memory: set "
+              "ShardOptions::offload.params, on a device other than the CPU");
+  TORCH_CHECK(!model.mode,
+              "fsdp: AdamW::step_in_backward() in reproducible mode, where a step is several "
+              "backwards");
+  std::set<const c10::TensorImpl*> known;
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& param : group.params()) known.insert(param.unsafeGetTensorImpl());
+  for (const UnitParam* param : model.params) {
+    const at::Tensor& slice = param->slice;
+    TORCH_CHECK(!slice.requires_grad() || known.contains(slice.unsafeGetTensorImpl()),
+                "fsdp: AdamW::step_in_backward(): parameter '", param->names.front(),
+                "' is not in the optimizer, and its gradient would be lost; freeze it or add it");
+    TORCH_CHECK(!slice.requires_grad() || slice.scalar_type() == at::kFloat,
+                "fsdp: AdamW::step_in_backward() is for fp32 parameters; '", param->names.front(), "' is ",
+                slice.scalar_type());
+  }
+}
+
+}  // namespace
+}  // namespace detail
+
+void AdamW::step_in_backward(const ShardedModel& model) {
+  detail::Model& its = detail::model_of(model.engine());
+  detail::check_fits(its, *this);
+  in_backward_ = std::make_shared<detail::Tie>(model.engine());
+  its.host->stepper = std::make_shared<detail::InBackward>(*this, moments_);
+}
+
+}  // namespace fsdp
