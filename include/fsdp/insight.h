@@ -17,18 +17,19 @@ enum class UnitState : uint8_t {
 
 // Bytes this rank holds, and how often units were gathered and reduced since the model was created.
 struct MemoryStats {
-  int64_t parameter_bytes = 0;    // shards
-  int64_t gradient_bytes = 0;     // gradient shards
-  int64_t arena_bytes = 0;        // slots of gathered units; CPU ranks of one host share them
-  int64_t buffer_bytes = 0;       // unreduced gradients
-  int64_t overflow_bytes = 0;     // slots outside the arena, and what reshard groups keep for backward
-  int64_t partial_sum_bytes = 0;  // reproducible mode: sums that wait for other microbatches of the step
-  int64_t wire_bytes = 0;         // gather_codec: encoded shards in flight
-  int64_t optimizer_bytes = 0;    // moments, where memory_stats() was given the optimizer
-  int64_t current_bytes = 0;      // all of the above
-  int64_t host_bytes = 0;         // besides: pinned, for what Offload keeps in host memory
-  int64_t peak_bytes = 0;         // the most current_bytes so far
-  int64_t saved_bytes = 0;        // unsharded parameters and gradients would need this much more
+  int64_t parameter_bytes = 0;  // shards
+  int64_t gradient_bytes = 0;   // gradient shards
+  int64_t arena_bytes = 0;      // slots of gathered units; CPU ranks of one host share them
+  int64_t buffer_bytes = 0;     // unreduced gradients
+  int64_t overflow_bytes = 0;   // slots outside the arena, and what reshard groups keep for backward
+  // Sums that wait for other microbatches of the step: in reproducible mode, no_sync({.rows_only = true}).
+  int64_t partial_sum_bytes = 0;
+  int64_t wire_bytes = 0;       // gather_codec: encoded shards in flight
+  int64_t optimizer_bytes = 0;  // moments, where memory_stats() was given the optimizer
+  int64_t current_bytes = 0;    // all of the above
+  int64_t host_bytes = 0;       // besides: pinned, for what Offload keeps in host memory
+  int64_t peak_bytes = 0;       // the most current_bytes so far
+  int64_t saved_bytes = 0;      // unsharded parameters and gradients would need this much more
   int64_t all_gathers = 0;
   int64_t reduce_scatters = 0;
 };

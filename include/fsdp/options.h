@@ -84,6 +84,8 @@ struct ShardOptions {
   int reshard_group = 0;
   int shard_size = 0;                      // hybrid strategies: ranks per row; 0: the ranks of a host
   ReduceOp gradients = ReduceOp::average;  // over ranks
+  // Gradients are summed over the ranks and divided by this, whatever `gradients` says. Not 0.
+  std::optional<double> gradient_divide_factor = {};
   // Units gathered at once; 0: no limit. With more, units are gathered further ahead.
   int limit_all_gathers = 2;
   // How many units ahead forward gathers; none set: as far as there are slots. 0: when they are used.

@@ -28,14 +28,36 @@ class [[nodiscard]] Use {
 };
 inline Use use(const at::Tensor& tensor) { return Use(tensor); }
 
-// While it lives, gradients stay unsharded on this rank. They are reduced by the first backward after the
-// scope ends. To drop them instead, call the model's zero_grad(): the optimizer's does not know of them.
+struct NoSyncOptions {
+  std::string module = {};  // path: only the units that hold parameters of this module; empty: all
+  // Hybrid strategies: gradients are reduced in the row by every backward, and not over the rows. All units.
+  bool rows_only = false;
+};
+
+// While it lives, gradients stay on this rank, unsharded, or in its row. They are reduced by the first
+// backward after the scope ends. To drop them instead, call the model's zero_grad(): the optimizer's does not
+// know of them. Scopes may overlap.
 class [[nodiscard]] NoSync {
  public:
-  explicit NoSync(std::shared_ptr<detail::Engine> engine);
+  explicit NoSync(std::shared_ptr<detail::Engine> engine, NoSyncOptions options = {});
   ~NoSync();
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  std::shared_ptr<detail::Engine> engine_;
+  NoSyncOptions options_;
+};
+
+// While it lives, units stay gathered after a backward and after a call without gradients, for the next
+// microbatch, which then gathers nothing. It takes the memory of all units. Parameters must not be written
+// inside it: that throws c10::Error. All ranks open and end it alike.
+class [[nodiscard]] KeepGathered {
+ public:
+  explicit KeepGathered(std::shared_ptr<detail::Engine> engine);
+  ~KeepGathered();
+  KeepGathered(const KeepGathered&) = delete;
+  KeepGathered& operator=(const KeepGathered&) = delete;
 
  private:
   std::shared_ptr<detail::Engine> engine_;

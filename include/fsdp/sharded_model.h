@@ -7,6 +7,7 @@
 #include <torch/ordered_dict.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,9 +52,15 @@ class ShardedModel {
   at::Tensor gradient_norms(double p = 2.0) const;
   // Also drops what no_sync() kept.
   void zero_grad();
+  // `done` is called in every backward for each parameter, once its reduced gradient is in slice.grad() and
+  // no operator will read the parameter in this backward: it may update the slice and drop the gradient. From
+  // the second step on, that is while the backward goes on for units whose parameters are all used; one that
+  // no rank used this time has a gradient of zeros then. All ranks set the same; empty: nobody is called.
+  void on_gradient(std::function<void(const std::string& name, at::Tensor& slice)> done);
 
-  // Scopes: see NoSync and FullParams.
-  NoSync no_sync();
+  // Scopes: see NoSync, KeepGathered and FullParams.
+  NoSync no_sync(const NoSyncOptions& options = {});
+  KeepGathered keep_gathered();
   FullParams full_params(const FullParamsOptions& options);
   FullParams full_params(bool write_back = false);
 

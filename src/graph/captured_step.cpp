@@ -86,7 +86,7 @@ struct CapturedStep::State {
 // A step that cannot be replayed, or not by this recording.
 bool CapturedStep::State::usual(const std::vector<at::Tensor>& given) const {
   if (!possible || current(model.engine()).mode || !at::GradMode::is_enabled() || !model.is_training() ||
-      current(model.engine()).in_no_sync())
+      current(model.engine()).in_no_sync() || current(model.engine()).tells_gradients())
     return true;
   if (graph && (trained != trainable(current(model.engine())) || given.size() != inputs.size() ||
                 !std::equal(given.begin(), given.end(), inputs.begin(), same_kind)))
@@ -139,8 +139,14 @@ at::Tensor CapturedStep::State::replay(const std::vector<at::Tensor>& given) {
 CapturedStep::CapturedStep(ShardedModel model) : state_(std::make_unique<State>(std::move(model))) {
   const Engine& engine = current(state_->model.engine());
   const c10::Device device = engine.world.device();
-  if (engine.mesh.all.size() == 1 && make_device_graph(device) != nullptr)
-    state_->stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  if (engine.mesh.all.size() != 1 || make_device_graph(device) == nullptr) return;
+  if (engine.host) {
+    TORCH_WARN(
+        "fsdp: capture() of a model with Offload: its steps wait for host memory, which a graph cannot, and "
+        "run as usual");
+    return;
+  }
+  state_->stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 CapturedStep::~CapturedStep() = default;
 CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;

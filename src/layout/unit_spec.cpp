@@ -29,7 +29,8 @@ UnitSpec make_unit_spec(const UnitDecl& unit, const UnitChoice& choice) {
                 .regions = {},
                 .stays_gathered = choice.stays_gathered,
                 .reshard_group = choice.reshard_group,
-                .average = choice.average};
+                .average = choice.average,
+                .divide_by = choice.divide_by};
   for (const RegionLayout& layout : spec.layout.regions) {
     RegionSpec region{.layout = layout, .ranks = choice.ranks};
     const bool floating = layout.type.floating;

@@ -20,6 +20,7 @@ struct UnitChoice {
   int reshard_group = 0;        // ranks that save it between them from forward to backward; 0: none
   bool may_share = false;       // ranks can read each other's shards where they lie
   bool average = true;          // gradients over the ranks; false: their sum
+  double divide_by = 0;         // of that sum; 0: nothing
   bool on_host = false;         // the shard is in host memory, and computed with elsewhere
   bool gradient_on_host = false;
 };
@@ -51,6 +52,7 @@ struct UnitSpec {
   bool stays_gathered = false;
   int reshard_group = 0;
   bool average = true;
+  double divide_by = 0;  // 0: nothing
 
   int64_t shard_bytes() const { return sum(&RegionSpec::shard_bytes); }
   int64_t slot_bytes() const { return sum(&RegionSpec::slot_bytes); }

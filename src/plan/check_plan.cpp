@@ -53,7 +53,7 @@ class SlotModel {
   // The first unit that is still gathered.
   std::optional<size_t> left() const {
     for (size_t i = 0; i < slots_.size(); ++i)
-      if (slots_[i]) return i;
+      if (slots_[i] && !units_[i].stays_after_backward) return i;
     return std::nullopt;
   }
 
@@ -71,7 +71,7 @@ class SlotModel {
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (!slots_[i]) continue;
       taken.push_back({slots_[i]->offset, units_[i].slot_bytes, static_cast<UnitId>(i)});
-      if (!units_[i].stays_gathered) ++counted;
+      if (!units_[i].stays_gathered && !units_[i].stays_after_backward) ++counted;
     }
     const std::string wrong = conflict({step.offset, units_[unit].slot_bytes}, taken, arena_bytes_);
     if (!wrong.empty()) return wrong;

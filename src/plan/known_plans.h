@@ -10,10 +10,13 @@
 
 namespace fsdp::detail {
 
-// What a set of plans is for: training or not, and which parameters are trained.
+// What a set of plans is for: training or not, which parameters are trained, and what is not reduced.
 struct CycleKind {
   bool training = true;
   std::vector<bool> trained = {};
+  std::vector<bool> held = {};  // units that no_sync() keeps on their ranks; empty: none
+  bool held_in_row = false;     // sums are not reduced over the rows of the mesh
+  bool kept_gathered = false;   // units are not released when it is over
 
   auto operator<=>(const CycleKind&) const = default;
 };

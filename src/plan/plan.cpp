@@ -69,8 +69,9 @@ std::vector<Stay> find_stays(const std::vector<Access>& runs, const std::vector<
     while (last[static_cast<size_t>(begin)] < p) ++begin;
     const UnitId unit = runs[static_cast<size_t>(p)].unit;
     std::optional<size_t>& stay = latest[static_cast<size_t>(unit)];
-    const bool goes_on = stay && (begin <= stays[*stay].end() ||
-                                  kept[static_cast<size_t>(unit)].covers(stays[*stay].uses.back(), p));
+    const bool goes_on =
+        stay && (units[static_cast<size_t>(unit)].stays_after_backward || begin <= stays[*stay].end() ||
+                 kept[static_cast<size_t>(unit)].covers(stays[*stay].uses.back(), p));
     if (!goes_on) {
       stay = stays.size();
       stays.push_back({.unit = unit, .begin = begin, .uses = {}});
@@ -96,12 +97,36 @@ void settle_at_once(std::vector<Moment>& moments) {
   moments = std::move(settled);
 }
 
-// `fork`: the first moment that `like` does not have; `last`: the run before it.
-Packing pack_stays(const std::vector<Stay>& stays, const std::vector<UnitNeed>& units, const Plan* like,
-                   size_t fork, int32_t last) {
+// Units that stay after the backward lie below all others, whatever the cycle.
+int64_t offset_of_staying(UnitId unit, const std::vector<UnitNeed>& units) {
+  int64_t offset = 0;
+  for (size_t i = 0; i < static_cast<size_t>(unit); ++i)
+    if (units[i].stays_after_backward) offset += units[i].slot_bytes;
+  return offset;
+}
+
+// Of slots; those of units that stay have their offsets.
+std::vector<Lifetime> lifetimes_of(const std::vector<Stay>& stays, const std::vector<UnitNeed>& units,
+                                   int32_t runs) {
   std::vector<Lifetime> lifetimes;
-  for (const Stay& stay : stays)
-    lifetimes.push_back({stay.begin, stay.end(), units[static_cast<size_t>(stay.unit)].slot_bytes});
+  for (const Stay& stay : stays) {
+    const UnitNeed& need = units[static_cast<size_t>(stay.unit)];
+    lifetimes.push_back({stay.begin, stay.end(), need.slot_bytes});
+    if (need.stays_after_backward)
+      lifetimes.back() = {0, runs, need.slot_bytes, offset_of_staying(stay.unit, units)};
+  }
+  // One that this cycle does not use may be there all the same.
+  for (size_t i = 0; i < units.size(); ++i)
+    if (units[i].stays_after_backward && std::none_of(stays.begin(), stays.end(), [&](const Stay& stay) {
+          return static_cast<size_t>(stay.unit) == i;
+        }))
+      lifetimes.push_back({0, runs, units[i].slot_bytes, offset_of_staying(static_cast<UnitId>(i), units)});
+  return lifetimes;
+}
+
+// `fork`: the first moment that `like` does not have; `last`: the run before it.
+Packing pack_stays(const std::vector<Stay>& stays, std::vector<Lifetime> lifetimes, const Plan* like,
+                   size_t fork, int32_t last) {
   if (like == nullptr || fork == 0) return pack(lifetimes);
   for (const auto& [unit, offset] : residents(*like, fork))
     for (size_t i = 0; i < stays.size(); ++i)
@@ -156,7 +181,8 @@ Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>&
   const std::vector<Stay> stays = find_stays(runs, units, options);
   const size_t fork = like != nullptr ? common_moments(like->moments, recorded) : 0;
   const auto last = std::lower_bound(moment_of.begin(), moment_of.end(), fork) - moment_of.begin() - 1;
-  const Packing packing = pack_stays(stays, units, like, fork, static_cast<int32_t>(last));
+  const Packing packing = pack_stays(stays, lifetimes_of(stays, units, static_cast<int32_t>(runs.size())),
+                                     like, fork, static_cast<int32_t>(last));
   plan.arena_bytes = packing.bytes;
   const auto emit = [&](int32_t p, Action action, size_t i) {
     const auto run = static_cast<size_t>(p);
@@ -165,7 +191,9 @@ Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>&
   };
   // One pass per kind of instruction gives their order before a run.
   const auto ahead = [&](size_t i) { return stays[i].begin < stays[i].uses.front(); };
-  for (size_t i = 0; i < stays.size(); ++i) emit(stays[i].end(), Action::release, i);
+  for (size_t i = 0; i < stays.size(); ++i)
+    if (!units[static_cast<size_t>(stays[i].unit)].stays_after_backward)
+      emit(stays[i].end(), Action::release, i);
   for (size_t i = 0; i < stays.size(); ++i)
     if (!ahead(i)) emit(stays[i].begin, Action::gather, i);
   for (size_t i = 0; i < stays.size(); ++i)

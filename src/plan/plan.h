@@ -26,6 +26,7 @@ struct UnitNeed {
   int64_t slot_bytes = 0;
   bool stays_gathered = false;  // stays gathered from forward to backward (reshard_after_forward = false)
   int64_t buffer_bytes = 0;     // of its gradients, in the gradient arena; 0: they have other memory
+  bool stays_after_backward = false;  // gathered, also when the cycle is over
 };
 
 // When backward gathers a unit. See Note [From trace to plan].
@@ -95,6 +96,8 @@ struct Plan {
 //   3. the gather of p's own unit, if its lifetime begins here,
 //   4. the use of p's unit, which waits for its gather,
 //   5. the gathers of other lifetimes that begin here, in the order in which they will be used.
+// A unit that stays after the backward has one lifetime, the whole cycle, at an offset that is the same in
+// every plan, and is not released: it may be there already when the next cycle begins.
 // With the policy `post` a run of backward looks ahead to none, and 2 and 3 come before 1. With `none` it
 // looks ahead to none, and a reduction settles where it starts, so that the gather of 3 follows the sum.
 // So run p + 1's unit is on its way while run p computes, the last unit of forward, which backward uses

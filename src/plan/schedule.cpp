@@ -54,15 +54,35 @@ const Moment* Schedule::advance_to(const std::optional<Access>& run) {
   return &plan_->moments[now];
 }
 
-bool Schedule::gathers_again(UnitId unit) const {
-  if (plan_ == nullptr) return true;
-  const auto gathers = [&](const Instruction& step) {
-    return step.action == Action::gather && step.unit == unit;
-  };
-  const auto now = plan_->moments.begin() + static_cast<std::ptrdiff_t>(std::max<size_t>(moments_, 1) - 1);
-  return std::any_of(now, plan_->moments.end(), [&](const Moment& moment) {
-    return std::any_of(moment.steps.begin(), moment.steps.end(), gathers);
+namespace {
+
+template <class Which>
+bool any_step(const Plan& plan, size_t first, size_t end, UnitId unit, Which which) {
+  const auto at = [&](size_t i) { return plan.moments.begin() + static_cast<std::ptrdiff_t>(i); };
+  return std::any_of(at(first), at(end), [&](const Moment& moment) {
+    return std::any_of(moment.steps.begin(), moment.steps.end(),
+                       [&](const Instruction& step) { return step.unit == unit && which(step.action); });
   });
+}
+
+bool reads(Action action) { return action == Action::gather || action == Action::use; }
+
+}  // namespace
+
+bool Schedule::gathers_again(UnitId unit) const {
+  return plan_ == nullptr || any_step(*plan_, std::max<size_t>(moments_, 1) - 1, plan_->moments.size(), unit,
+                                      [](Action action) { return action == Action::gather; });
+}
+
+bool Schedule::needs_again(UnitId unit) const {
+  if (plan_ == nullptr) return true;
+  const size_t now = std::max<size_t>(moments_, 1) - 1;
+  size_t end = now;  // past the end of this backward
+  while (end < plan_->moments.size() && plan_->moments[end].run) ++end;
+  end = std::min(end + 1, plan_->moments.size());
+  if (any_step(*plan_, now, end, unit, reads)) return true;
+  return any_step(*plan_, std::min(moments_, end), end, unit,
+                  [](Action action) { return action != Action::release && action != Action::agree; });
 }
 
 void Schedule::leave_plan() {

@@ -56,6 +56,9 @@ class Schedule {
   bool at_end() const { return plan_ != nullptr && moments_ == plan_->moments.size(); }
   // The plan has the unit gathered once more; also where there is none to say so.
   bool gathers_again(UnitId unit) const;
+  // The plan has more to do with the unit before this backward is over, but for its release; also where there
+  // is none to say so.
+  bool needs_again(UnitId unit) const;
   const Access* current() const { return last_run_ ? &*last_run_ : nullptr; }
 
   // On demand: what was done now. An open is noted at the moment before, after which the first gradient came,

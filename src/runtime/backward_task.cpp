@@ -32,6 +32,7 @@ void Engine::enter_task() {
   backward_seen_ = true;
   state_ = TrainingState::forward_backward;
   notice_writes();
+  follow_scopes(/*between_tasks=*/false);
   torch::autograd::Engine::get_default_engine().queue_callback(
       [weak = weak_from_this(), task = task_, alive] {
         if (const auto engine = weak.lock()) engine->end_task(task);
@@ -73,10 +74,12 @@ void Engine::finish_task() {
   note_memory();
   if (gradients_.sync)
     for (const auto& check : after_backward) check(*this);
-  if (schedule_.following() && !schedule_.at_end()) return;
-  release_as_planned();
-  drop_saved();
-  end_readings();
+  if (!schedule_.following() || schedule_.at_end()) {
+    release_as_planned();
+    drop_saved();
+    end_readings();
+  }
+  tell_gradients(/*backward_ended=*/true);
 }
 
 // A barrier, where claiming every unit would do: ranks that came here by different ways are told so.

@@ -36,7 +36,7 @@ void Engine::begin_cycle(Mode mode) {
 void Engine::end_cycle() {
   if (!std::exchange(in_cycle_, false)) return;
   executor_.expect_backward(false);
-  executor_.release_all();
+  release_passing();
   drop_saved();
   if (mode_ == Mode::train && !(backward_seen_ && synced_)) return;
   if (schedule_.worth_planning())
@@ -50,7 +50,8 @@ void Engine::adopt_plan() {
   for (const auto& unit : units)
     needs.push_back({.slot_bytes = unit->arena_bytes(),
                      .stays_gathered = unit->spec.stays_gathered,
-                     .buffer_bytes = unit->planned_buffer_bytes()});
+                     .buffer_bytes = unit->planned_buffer_bytes(),
+                     .stays_after_backward = keeps_ && unit->arena_bytes() > 0});
   schedule_.leave_plan();
   plans_.add(kind(), schedule_.recorded(), needs, plan_options(options));
   // The first plan of a training says how much the slots need, which is less than was taken at first.
@@ -99,16 +100,6 @@ void Engine::follow_requires_grad() {
   if (grown) plans_.clear();  // buffers are larger now
   trained_.clear();
   for (const UnitParam* param : params) trained_.push_back(param->requires_grad);
-}
-
-void Engine::set_no_sync(bool on) {
-  TORCH_CHECK(
-      !on || !mode,
-      "fsdp: reproducible: no_sync() would change the order of sums; call backward() for each microbatch");
-  TORCH_CHECK(!on || !host || !host->stepper,
-              "fsdp: no_sync() with AdamW::step_in_backward(), where every backward is a step");
-  no_sync_scopes_ += on ? 1 : -1;
-  gradients_.sync = no_sync_scopes_ == 0;
 }
 
 void Engine::forget_gradients() {

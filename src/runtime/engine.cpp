@@ -66,6 +66,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     check_scopes();
     drop_failed_task();
     follow_requires_grad();
+    follow_scopes(/*between_tasks=*/true);
     if (at::GradMode::is_enabled() && std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
     called = true;
@@ -131,9 +132,15 @@ void Engine::fail(std::exception_ptr error) { last_error_ = std::move(error); }
 void Engine::before_write(Unit& unit) {
   const std::lock_guard lock(mutex);
   try {
+    TORCH_CHECK(keep_scopes_ == 0, "fsdp: the parameters of unit '", unit.name(),
+                "' are written inside keep_gathered(), where other ranks do not gather them again; end that "
+                "scope before the optimizer steps");
     announce_change();
     const Quiet quiet;
-    if (unit.peers_may_read) {
+    if (unit.peers_may_read && telling_) {
+      if (unit.pins == 0) executor_.release(unit);  // see Note [Told gradients]
+      unit.claim_shards();
+    } else if (unit.peers_may_read) {
       executor_.release_all();
       for (const auto& one : units) one->claim_shards();
     }
@@ -177,6 +184,7 @@ void Engine::quiesce() {
   drop_failed_task();
   check_module();
   end_cycle();
+  executor_.release_all();
   executor_.forget_streams();
   gradients_.forget_streams();
 }
@@ -195,7 +203,9 @@ void Engine::absorb(Engine& inner) {
   inner.executor_.reserve(0);
   called = called || inner.called;
   no_sync_scopes_ += inner.no_sync_scopes_;
-  gradients_.sync = no_sync_scopes_ == 0;
+  rows_only_scopes_ += inner.rows_only_scopes_;
+  keep_scopes_ += inner.keep_scopes_;
+  gradients_.sync = no_sync_scopes_ == 0 || mesh.all.size() == 1;
   for (auto& unit : inner.units) {
     units.push_back(std::move(unit));
   }

@@ -44,7 +44,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void check_between_steps(const char* doing) override;
 
   // --- from captured steps, see Note [Captured steps]
-  bool in_no_sync() const { return no_sync_scopes_ > 0; }
+  bool in_no_sync() const;
   // Nothing of this model is gathered, no cycle goes on, and the current stream is ordered behind its work.
   void quiesce();
   // Gradients are accumulated on the current stream from now on.
@@ -78,9 +78,14 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void start();
   // Takes over the units of a model that is part of this one.
   void absorb(Engine& inner);
-  // Gradients stay on this rank until it was called with false as often as with true.
-  void set_no_sync(bool on);
+  // Gradients stay on this rank, or in its row, until it was called with false as often as with true.
+  void set_no_sync(bool on, const NoSyncOptions& scope);
+  // Units stay gathered after a cycle until it was called with false as often as with true.
+  void keep_gathered(bool on);
   void forget_gradients();
+  // See Note [Told gradients].
+  void set_on_gradient(std::function<void(const std::string&, at::Tensor&)> done);
+  bool tells_gradients() const { return static_cast<bool>(on_gradient_); }
 
   TrainingState training_state() const { return state_; }
   std::exception_ptr last_error() const { return last_error_; }
@@ -105,7 +110,10 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void end_failed_call();
   void begin_cycle(Mode mode);
   void end_cycle();
-  CycleKind kind() const { return {.training = mode_ == Mode::train, .trained = trained_}; }
+  CycleKind kind() const;
+  void follow_scopes(bool between_tasks);
+  void release_passing();
+  void tell_gradients(bool backward_ended);
   void adopt_plan();
   void enter_task();
   void end_task(int task);
@@ -134,8 +142,14 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   Mode mode_ = Mode::train;
   bool in_cycle_ = false;
   bool backward_seen_ = false;
-  bool synced_ = true;              // every backward of the cycle was reduced
-  int no_sync_scopes_ = 0;          // no_sync() scopes that live
+  bool synced_ = true;        // every backward of the cycle was reduced
+  int no_sync_scopes_ = 0;    // no_sync() scopes of all units that live
+  int rows_only_scopes_ = 0;  // and of those that reduce in the row
+  std::vector<bool> held_;    // units that no_sync() keeps back; empty: none
+  std::function<void(const std::string&, at::Tensor&)> on_gradient_;
+  bool telling_ = false;            // it is being called
+  int keep_scopes_ = 0;             // keep_gathered() scopes that live
+  bool keeps_ = false;              // the cycle in progress, or the last one, does
   int depth_ = 0;                   // calls of the model in progress
   int task_ = -1;                   // the backward in progress
   std::weak_ptr<bool> task_alive_;  // autograd has it still

@@ -230,6 +230,10 @@ void Executor::release_all() {
   release_if([](const Unit&) { return true; });
 }
 
+void Executor::release_overflow() {
+  release_if([](const Unit& unit) { return unit.slot.offset < 0; });
+}
+
 void Executor::release_gathered() {
   release_if([](const Unit& unit) { return unit.slot.state == UnitState::gathered; });
 }

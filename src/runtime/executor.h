@@ -47,6 +47,8 @@ class Executor {
   // Releases `unit`, which one operator is about to read: its shards were written since it was gathered.
   void renew(Unit& unit);
   void release_all();
+  // Those that are not in the arena.
+  void release_overflow();
   // Those that are there: waits for nobody.
   void release_gathered();
   // Gathers in flight go on without us, and nobody will read what they bring.

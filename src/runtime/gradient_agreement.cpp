@@ -12,7 +12,8 @@ namespace fsdp::detail {
 // one that the plan does not have.
 std::vector<int64_t> Gradients::used_here(bool surprised) {
   std::vector<int64_t> used;
-  for_each_param([&](UnitParam& param) { used.push_back(param.gradient.here ? 1 : 0); });
+  for_each_param(
+      [&](UnitParam& param) { used.push_back(param.gradient.here && !param.unit->gradient.held ? 1 : 0); });
   used.push_back(surprised ? 1 : 0);
   return used;
 }
@@ -25,7 +26,7 @@ bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
   std::string late;
   bool left_out = false;
   for (const auto& unit : units_)
-    if (unit->gradient.open) late = unit->name();
+    if (unit->gradient.open && !unit->gradient.held) late = unit->name();
   for_each_param([&](UnitParam& param) {
     left_out = left_out || (mode_ == nullptr && param.gradient.somewhere && !param.gradient.here);
   });
@@ -57,8 +58,9 @@ std::vector<GradientCounts> Gradients::count_ranks() {
   std::vector<int64_t> states;
   for (const auto& unit : units_) {
     const auto& params = unit->params;
-    const bool some =
-        std::any_of(params.begin(), params.end(), [](const auto& one) { return one->gradient.fresh(); });
+    const bool some = !unit->gradient.held && std::any_of(params.begin(), params.end(), [](const auto& one) {
+      return one->gradient.fresh();
+    });
     states.push_back(some ? 1 : 0);
     states.push_back(some && unit->complete() ? 1 : 0);
   }

@@ -121,6 +121,7 @@ void GradientShards::reduce(const Unit& unit, const std::vector<bool>& used) {
 
 void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& used) {
   if (mode_ != nullptr) return reduce_for_mode(region, used);
+  if (stays_in_row(region)) return reduce_in_row(region, used);
   FSDP_ASSERT(!is_pending(region));
   const Unit& unit = *region.unit;
   ReducePath& path = *region.reduce_path;
@@ -143,6 +144,53 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
     pending.work = path.start(pending.result.defined() ? pending.result : region.gradient.shard,
                               pending.buffer, unit.name());
   pending_.push_back(std::move(pending));
+}
+
+// See Note [Sums in a row].
+void GradientShards::reduce_in_row(UnitRegion& region, const std::vector<bool>& used) {
+  const Unit& unit = *region.unit;
+  Pending pending{
+      .region = &region,
+      .buffer = std::exchange(region.gradient.buffer, at::Tensor()),
+      .result = at::empty({region.spec.layout.shard_numel}, region.home.options().dtype(region.reduce())),
+      .work = {},
+      .across = false,
+      .stays_in_row = true};
+  for (size_t i = 0; i < unit.params.size(); ++i)
+    if (&unit.params[i]->region() == &region) unit.params[i]->gradient.in_row |= used[i];
+  if (pending.buffer.numel() > 0)
+    pending.work = region.reduce_path->start(pending.result, pending.buffer, unit.name());
+  pending_.push_back(std::move(pending));
+}
+
+// Note [Sums in a row]
+// Inside no_sync({.rows_only = true}) a backward reduces gradients in the row, and adds the sums up there.
+// The first backward after it adds them to its own sum of the row before that is summed over the rows. A unit
+// that this backward does not reduce is summed over the rows when it ends: all ranks have kept the same ones.
+void GradientShards::keep_in_row(UnitRegion& region, const at::Tensor& sum) {
+  at::Tensor& kept = region.gradient.row_sum;
+  if (kept.defined())
+    kept.add_(sum);
+  else
+    kept = sum;
+}
+
+at::Tensor GradientShards::take_from_row(UnitRegion& region) {
+  for (const auto& param : region.unit->params)
+    if (&param->region() == &region && std::exchange(param->gradient.in_row, false))
+      param->gradient.somewhere = true;
+  return std::exchange(region.gradient.row_sum, at::Tensor());
+}
+
+void GradientShards::reduce_left_in_rows(const std::vector<std::shared_ptr<Unit>>& units) {
+  for (const auto& unit : units)
+    for (const auto& region : unit->regions) {
+      const at::Tensor sum = take_from_row(*region);
+      if (!sum.defined()) continue;
+      make(*region);
+      if (sum.numel() > 0) region->reduce_path->cross(sum, unit->name()).wait();
+      arrive(*region, sum, nullptr);
+    }
 }
 
 // The sum is for the mode to add up.
@@ -178,44 +226,55 @@ std::vector<InFlight> GradientShards::in_flight() const {
 // The sum over the rows runs beside the work of another unit, as the one over the row did.
 void GradientShards::reduce_across(const Unit& unit) {
   for (Pending& pending : pending_) {
-    const UnitRegion& region = *pending.region;
+    UnitRegion& region = *pending.region;
     if (region.unit != &unit || !std::exchange(pending.across, false)) continue;
     pending.work.wait();
     pending.buffer = at::Tensor();
     const at::Tensor& sum = pending.result.defined() ? pending.result : region.gradient.shard;
+    if (const at::Tensor kept = take_from_row(region); kept.defined()) at::Tensor(sum).add_(kept);
     if (sum.numel() > 0) pending.work = region.reduce_path->cross(sum, unit.name());
   }
 }
 
-void GradientShards::settle(const Unit& unit, bool again) {
+void GradientShards::settle(const Unit& unit, const Schedule& schedule) {
   for (Pending& pending : pending_)
-    if (pending.region->unit == &unit) finish(pending, again);
+    if (pending.region->unit == &unit) finish(pending, schedule);
   std::erase_if(pending_, [&](const Pending& pending) { return pending.region->unit == &unit; });
 }
 
-void GradientShards::finish(Pending& pending, bool again) {
+void GradientShards::finish(Pending& pending, const Schedule& schedule) {
   pending.work.wait();
-  UnitRegion& region = *pending.region;
+  if (pending.stays_in_row)
+    keep_in_row(*pending.region, pending.result);
+  else
+    arrive(*pending.region, pending.result, &schedule);
+}
+
+// `sum`: over all ranks; undefined: it is in the gradient shard.
+void GradientShards::arrive(UnitRegion& region, const at::Tensor& sum, const Schedule* schedule) {
+  const double divide_by = region.unit->spec.divide_by;
+  if (divide_by != 0) at::Tensor(sum.defined() ? sum : region.gradient.shard).div_(divide_by);
   const bool adds = region.gradient.shown || region.gradient.summed;
   if (region.spec.gradient_on_host) {
-    bring_to_host(region, pending.result, adds, again);
-  } else if (pending.result.defined()) {
+    bring_to_host(region, sum, adds, schedule);
+  } else if (sum.defined()) {
     if (adds)
-      region.gradient.shard.add_(pending.result);
+      region.gradient.shard.add_(sum);
     else
-      region.gradient.shard.copy_(pending.result);
+      region.gradient.shard.copy_(sum);
   }
   region.gradient.summed = true;
 }
 
 // See Note [Steps in backward].
-void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds, bool again) {
+void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds,
+                                   const Schedule* schedule) {
   auto arrived = host_->downloads.start(region.gradient.shard, sum.to(region.gradient_type()), adds);
   if (!host_->stepper) return;
   TORCH_CHECK(!adds, "fsdp: AdamW::step_in_backward(): unit '", region.unit->name(),
               "' has gradients already: of a penalty over slices, of a backward before, or because it was "
               "reduced before all had come. Such a model must step after its backwards.");
-  if (again)
+  if (schedule == nullptr || schedule->gathers_again(region.unit->id))
     postponed_.emplace_back(&region, std::move(arrived));
   else
     step(region, std::move(arrived));

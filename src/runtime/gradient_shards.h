@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/on_demand.h"
+#include "plan/schedule.h"
 #include "runtime/mesh.h"
 #include "runtime/policy.h"
 #include "runtime/step_mode.h"
@@ -47,9 +48,15 @@ class GradientShards {
   void reduce(const Unit& unit, const std::vector<bool>& used);
   // The row's sum is waited for, and summed over the rows of the mesh.
   void reduce_across(const Unit& unit);
-  // What was reduced arrives in the shards.
-  // `again`: the unit is gathered once more in this cycle, and must not change before.
-  void settle(const Unit& unit, bool again);
+  // What was reduced arrives in the shards. An optimizer that steps in backward asks `schedule` whether the
+  // unit is gathered once more in this cycle, and must not change before.
+  void settle(const Unit& unit, const Schedule& schedule);
+  // no_sync() keeps the region's sums in the row of the mesh.
+  bool stays_in_row(const UnitRegion& region) const { return held_in_row && region.reduce_path->crosses(); }
+  // The backward ends: what was kept in rows of units that it did not reduce is summed over the rows.
+  void reduce_left_in_rows(const std::vector<std::shared_ptr<Unit>>& units);
+
+  bool held_in_row = false;
   // Reductions that have not settled, in the order in which they were started.
   std::vector<InFlight> in_flight() const;
   // The backward ends: sums that are kept in host memory are there, or updates with them are promised.
@@ -65,6 +72,7 @@ class GradientShards {
     at::Tensor result;  // what is added or cast into the gradient shard; undefined: it is there already
     Work work;
     bool across;  // its path has still to cross the rows of the mesh
+    bool stays_in_row = false;
   };
 
   // Whether every slice of the region has its gradient in `storage`.
@@ -75,9 +83,14 @@ class GradientShards {
   bool is_pending(const UnitRegion& region) const;
   void reduce_for_mode(UnitRegion& region, const std::vector<bool>& used);
   at::Tensor fresh_shard(const UnitRegion& region) const;
-  void finish(Pending& pending, bool again);
+  void finish(Pending& pending, const Schedule& schedule);
+  void arrive(UnitRegion& region, const at::Tensor& sum, const Schedule* schedule);
+  void reduce_in_row(UnitRegion& region, const std::vector<bool>& used);
+  static void keep_in_row(UnitRegion& region, const at::Tensor& sum);
+  static at::Tensor take_from_row(UnitRegion& region);
   void step(UnitRegion& region, std::shared_ptr<c10::Event> arrived);
-  void bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds, bool again);
+  // `schedule`: null: the backward ends.
+  void bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds, const Schedule* schedule);
 
   const Mesh& mesh_;
   StepMode* mode_;

@@ -53,6 +53,7 @@ void Gradients::arrived(UnitParam& param) {
 // Alone, a gradient stays where autograd put it unless it needs another type or order.
 void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   UnitRegion& region = param.region();
+  param.gradient.here = true;
   if (gradient.scalar_type() == region.gradient_type() &&
       gradient.strides() == at::IntArrayRef(param.strides)) {
     at::Tensor& total = param.slice.mutable_grad();
@@ -139,7 +140,8 @@ void Gradients::obey(const Instruction& step) {
       shards_.reduce_across(unit);
       break;
     case Action::settle:
-      shards_.settle(unit, schedule_.gathers_again(unit.id));
+      shards_.settle(unit, schedule_);
+      show_settled(unit);
       break;
     default:
       break;
@@ -179,12 +181,16 @@ void Gradients::reduce_at_end(const Moment* planned) {
   }
   if (surprised) schedule_.leave_plan_at_agreement();
   if (surprised || planned == nullptr) reduce_what_is_left(used);
+  if (!shards_.held_in_row) shards_.reduce_left_in_rows(units_);
   shards_.end_in_host_memory();
   if (mode_ != nullptr)
     give_to_mode(used);
   else
     show(used);
-  for_each_param([](UnitParam& param) { param.gradient.here = false; });
+  for_each_param([&](UnitParam& param) {
+    const bool waits = param.unit->gradient.held || shards_.stays_in_row(param.region());
+    param.gradient.here = param.gradient.here && waits;
+  });
 }
 
 // Without a plan, whatever some rank has gradients for is reduced at the end of the backward.
@@ -193,7 +199,9 @@ void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
   if (used.empty() && policy_.asks_ranks_every_step)
     used = sum_over_ranks(used_here(false), "used parameters");
   std::vector<int64_t> fired;
-  for_each_param([&](UnitParam& param) { fired.push_back(param.gradient.in_buffer() ? 1 : 0); });
+  for_each_param([&](UnitParam& param) {
+    fired.push_back(param.gradient.in_buffer() && !param.unit->gradient.held ? 1 : 0);
+  });
   fired = sum_over_ranks(fired, "unused parameters");
   std::vector<std::vector<bool>> left(units_.size());
   size_t next = 0;
@@ -210,8 +218,10 @@ void Gradients::show(const std::vector<int64_t>& used) {
     const bool reduced = std::exchange(param.gradient.somewhere, false);
     const bool somewhere = used.empty() ? reduced : used[next] > 0;
     ++next;
-    if (somewhere && param.gradient.slice.defined()) GradientShards::show(param);
-    if (alone()) param.gradient.place = ParamGradient::Place::none;
+    if (somewhere && param.gradient.slice.defined()) show_now(param);
+    if (!alone()) return;
+    param.gradient.place = ParamGradient::Place::none;
+    param.gradient.news = std::exchange(param.gradient.here, false) && tells;
   });
 }
 
@@ -262,6 +272,7 @@ void Gradients::give_to_mode(const std::vector<int64_t>& used) {
     TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),
                 "' has a gradient of the step before; call zero_grad() after every step");
     param.slice.mutable_grad() = param.gradient.slice;
+    param.gradient.news = tells;
   });
 }
 
@@ -271,11 +282,12 @@ void Gradients::drop() {
   for (const auto& unit : units_) {
     unit->gradient.open = false;
     unit->gradient.place = -1;
-    for (const auto& region : unit->regions) region->gradient.buffer = at::Tensor();
+    for (const auto& region : unit->regions)
+      region->gradient.buffer = region->gradient.row_sum = at::Tensor();
   }
   for_each_param([&](UnitParam& param) {
     param.gradient.place = ParamGradient::Place::none;
-    param.gradient.here = false;
+    param.gradient.here = param.gradient.in_row = param.gradient.news = false;
     if (mode_ == nullptr) param.gradient.somewhere = false;  // what other backwards of the step used, counts
   });
 }

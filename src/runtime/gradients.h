@@ -53,7 +53,14 @@ class Gradients {
   // A backward failed: what arrived is dropped.
   void abandon();
 
-  bool sync = true;  // false: gradients stay on this rank
+  // Sums stay in the row of the mesh.
+  bool held_in_row() const { return shards_.held_in_row; }
+  void hold_in_row(bool on) { shards_.held_in_row = on; }
+  // A boundary of a backward: see Note [Told gradients].
+  void show_complete();
+
+  bool sync = true;    // false: gradients stay on this rank
+  bool tells = false;  // on_gradient() wants to know
 
  private:
   void take_local(UnitParam& param, const at::Tensor& gradient);
@@ -75,6 +82,8 @@ class Gradients {
   bool anyone_surprised(std::vector<int64_t>& used);
   std::vector<int64_t> used_here(bool surprised);
   void show(const std::vector<int64_t>& used);
+  void show_now(UnitParam& param) const;
+  void show_settled(Unit& unit);
   template <class Fn>
   void for_each_param(Fn fn) {
     for (const auto& unit : units_)

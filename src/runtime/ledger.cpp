@@ -37,12 +37,14 @@ Ledger take_ledger(const Model& model, const Executor& executor, const Gradients
       if (!region->spec.gradient_on_host) ledger[MemoryKind::gradient_shards] += gradient_bytes(*region);
       ledger[MemoryKind::saved_for_backward] += region->gather_path->saved_bytes();
       ledger[MemoryKind::wires] += region->gather_path->wire_bytes();
+      if (region->gradient.row_sum.defined())
+        ledger[MemoryKind::partial_sums] += static_cast<int64_t>(region->gradient.row_sum.nbytes());
     }
   }
   ledger[MemoryKind::slots] = executor.arena_bytes();
   ledger[MemoryKind::private_slots] = executor.overflow_bytes();
   ledger[MemoryKind::buffers] = gradients.buffer_bytes();
-  if (model.mode) ledger[MemoryKind::partial_sums] = model.mode->held_bytes();
+  if (model.mode) ledger[MemoryKind::partial_sums] += model.mode->held_bytes();
   return ledger;
 }
 

@@ -34,7 +34,9 @@ void Engine::go_on_to(Unit& unit, Access access) {
                      units[static_cast<size_t>(expected->unit)]->name() + "' was planned");
   if (planned != nullptr) {
     const bool ready = !schedule_.went_over() || change_over();
-    if (obey(planned->steps, ready)) return executor_.read(unit);
+    const bool there = obey(planned->steps, ready);
+    tell_gradients(/*backward_ended=*/false);
+    if (there) return executor_.read(unit);
   }
   schedule_.leave_plan();
   if (planned == nullptr && access.phase == Phase::backward) gradients_.go_on_unplanned();
@@ -59,7 +61,15 @@ bool Engine::obey(const std::vector<Instruction>& steps, bool ready) {
 // The cycle is over, and whatever the plan does not know of goes as well.
 void Engine::release_as_planned() {
   if (schedule_.at_end()) obey(schedule_.plan()->after, true);
-  executor_.release_all();
+  release_passing();
+}
+
+// After a cycle that went as planned, units that stay lie where the next one expects them.
+void Engine::release_passing() {
+  if (keeps_ && schedule_.at_end())
+    executor_.release_overflow();
+  else
+    executor_.release_all();
 }
 
 // The cycle has just gone over to another plan, which expects something else of memory.

@@ -54,10 +54,22 @@ Entry::~Entry() {
 
 }  // namespace detail
 
-NoSync::NoSync(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {
-  current(engine_).set_no_sync(true);
+NoSync::NoSync(std::shared_ptr<detail::Engine> engine, NoSyncOptions options)
+    : engine_(std::move(engine)), options_(std::move(options)) {
+  current(engine_).set_no_sync(true, options_);
 }
-NoSync::~NoSync() { current(engine_).set_no_sync(false); }
+NoSync::~NoSync() { current(engine_).set_no_sync(false, options_); }
+
+KeepGathered::KeepGathered(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {
+  current(engine_).keep_gathered(true);
+}
+KeepGathered::~KeepGathered() {
+  try {
+    current(engine_).keep_gathered(false);
+  } catch (...) {
+    current(engine_).fail(std::current_exception());
+  }
+}
 
 FullParams::FullParams(std::shared_ptr<detail::Engine> engine, const FullParamsOptions& options)
     : engine_(std::move(engine)), scope_(current(engine_).open_full_params(options)) {}
@@ -98,7 +110,11 @@ void ShardedModel::zero_grad() {
 void ShardedModel::unshard(const std::string& path) { current(engine_).unshard(path); }
 void ShardedModel::reshard(const std::string& path) { current(engine_).reshard(path); }
 
-NoSync ShardedModel::no_sync() { return NoSync(engine_); }
+NoSync ShardedModel::no_sync(const NoSyncOptions& options) { return NoSync(engine_, options); }
+KeepGathered ShardedModel::keep_gathered() { return KeepGathered(engine_); }
+void ShardedModel::on_gradient(std::function<void(const std::string&, at::Tensor&)> done) {
+  current(engine_).set_on_gradient(std::move(done));
+}
 FullParams ShardedModel::full_params(const FullParamsOptions& options) {
   return FullParams(engine_, options);
 }

@@ -38,6 +38,7 @@ struct RegionGradient {
   at::Tensor shard;    // [shard_numel] from the first reduce of a backward to its end: Note [Gradient shards]
   bool shown = false;  // slices' .grad() are its slices
   bool summed = false;  // it holds a sum of this backward
+  at::Tensor row_sum;   // [shard_numel] what no_sync({.rows_only = true}) keeps in the row; else undefined
   TagHandle tag;
   c10::weak_intrusive_ptr<c10::StorageImpl> last{c10::intrusive_ptr<c10::StorageImpl>()};
 };
@@ -90,8 +91,10 @@ struct ParamGradient {
   Place place = Place::none;  // in the buffer
   bool here = false;
   bool somewhere = false;
-  bool ever = false;  // the module's .grad() has held the trap
-  at::Tensor slice;   // of the gradient shard; undefined with it
+  bool in_row = false;  // some rank's is in the row's sum that no_sync() keeps
+  bool news = false;    // the slice's .grad() is of this backward, and on_gradient() was not told
+  bool ever = false;    // the module's .grad() has held the trap
+  at::Tensor slice;     // of the gradient shard; undefined with it
 
   bool in_buffer() const { return place != Place::none; }
   bool fresh() const { return place == Place::fresh; }
@@ -135,6 +138,7 @@ struct UnitSlot {
 
 // A unit's gradients on their way. Written by Gradients alone.
 struct UnitGradient {
+  bool held = false;   // no_sync() keeps them on this rank
   bool open = false;   // some have arrived that are not reduced
   int64_t place = -1;  // where in the gradient arena they are to arrive; -1: in memory of their own
   int64_t reduces = 0;
@@ -154,6 +158,7 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   Phase last_read = Phase::forward;
   bool read_backward = true;    // as far as the plan knows
   int pins = 0;                 // operators in flight that read it
+  int no_sync_scopes = 0;       // that live
   bool written = false;         // an operator wrote to its shards since they were gathered
   bool peers_may_read = false;  // other ranks may read its shards where they lie
 

@@ -101,6 +101,8 @@ void add_options(Facts& facts, const ShardOptions& options) {
   add("reshard_group", options.reshard_group);
   add("shard_size", options.shard_size);
   facts.push_back(options.gradients == ReduceOp::average ? "gradients averaged" : "gradients summed");
+  if (options.gradient_divide_factor)
+    facts.push_back(c10::str("gradient_divide_factor ", *options.gradient_divide_factor));
   add("limit_all_gathers", options.limit_all_gathers);
   add("forward_prefetch", options.forward_prefetch.value_or(-1));
   facts.push_back(c10::str("backward_prefetch ", name_of(options.backward_prefetch)));
@@ -109,6 +111,8 @@ void add_options(Facts& facts, const ShardOptions& options) {
   flag("sync_batchnorm", options.sync_batchnorm);
   flag("check_gradients", options.check_gradients);
   add("check_replicas_every", options.check_replicas_every);
+  flag("offload.params", options.offload.params);
+  flag("offload.gradients", options.offload.gradients);
   if (options.reproducible)
     facts.push_back(c10::str("reproducible with ", options.reproducible->microbatches, " microbatches, seed ",
                              options.reproducible->seed, ", ", options.reproducible->threads, " threads"));

@@ -65,7 +65,9 @@ ReducePathPtr PathChoice::reduce_path(const UnitRegion& region) const {
   const Unit& unit = *region.unit;
   const bool whole = unit.ranks() == 1;
   const ReduceOp op = unit.spec.average ? ReduceOp::average : ReduceOp::sum;
-  if (mesh_.all.size() == 1) return region.spec.gradient_on_host ? reduce_alone_in_buffer() : reduce_alone();
+  if (mesh_.all.size() == 1)
+    return region.spec.gradient_on_host || unit.spec.divide_by != 0 ? reduce_alone_in_buffer()
+                                                                    : reduce_alone();
   if (in_order_)
     return whole ? reduce_whole_along_tree(mesh_.all)
                  : reduce_along_tree(mesh_.row, mesh_.column ? &*mesh_.column : nullptr);

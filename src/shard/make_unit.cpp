@@ -46,7 +46,8 @@ UnitChoice Sharding::choose(const PlannedUnit& planned) {
       .keep_low_precision_grads = precision.keep_low_precision_grads,
       .stays_gathered = !own.reshard_after_forward.value_or(reshards),
       .may_share = paths_->may_share(),
-      .average = options_.gradients == ReduceOp::average,
+      .average = options_.gradients == ReduceOp::average && !options_.gradient_divide_factor,
+      .divide_by = options_.gradient_divide_factor.value_or(0),
       .on_host = engine_->host && options_.offload.params,
       .gradient_on_host = engine_->host && (options_.offload.params || options_.offload.gradients)};
   choose_part(choice, own, planned.decl.name, whole);

@@ -29,6 +29,11 @@ std::shared_ptr<Engine> Sharding::run() {
   TORCH_CHECK(!options_.offload.params || !options_.gather_codec,
               "fsdp: offload.params with a gather_codec: shards in host memory are uploaded in the compute "
               "dtype, not through a codec; leave one of them out");
+  TORCH_CHECK(!options_.gradient_divide_factor || *options_.gradient_divide_factor != 0,
+              "fsdp: gradient_divide_factor 0; gradients cannot be divided by it");
+  TORCH_CHECK(!options_.gradient_divide_factor || !options_.reproducible,
+              "fsdp: gradient_divide_factor in reproducible mode, which divides by its microbatches; scale "
+              "the loss instead");
   walked_ = walk_module(module_);
   check_rows(world_, options_);
   Comm all = Comm::create(world_, options_.comm);

@@ -18,9 +18,12 @@ class Plain {
       : program_(program),
         other_device_(other_device),
         model_(make_model(program.net)),
-        trainer_(*model_, program.ranks, {.compute = [&program](const std::string&, at::ScalarType master) {
-          return c10::isFloatingType(master) ? compute_type(program) : master;
-        }}) {
+        trainer_(*model_, program.ranks,
+                 {.compute =
+                      [&program](const std::string&, at::ScalarType master) {
+                        return c10::isFloatingType(master) ? compute_type(program) : master;
+                      },
+                  .divide_by = static_cast<double>(program.divide)}) {
     params_ = parameters_of(*model_);
     optimizer_ = make_optimizer(program_, masters_);
   }
@@ -70,6 +73,19 @@ class Plain {
   void train(bool keep_back = false) {
     each_rank([&](int r) { loss_of(forward(r, 0)).backward(); });
     if (!keep_back || program_.ranks == 1) trainer_.reduce();
+  }
+  void keep_back_block(const std::string& block) {
+    each_rank([&](int r) { loss_of(forward(r, 0)).backward(); });
+    trainer_.reduce([&](const std::string& name) { return !name.starts_with(block + "."); });
+  }
+  void be_told() {
+    forget();
+    train();
+    const at::NoGradGuard no_grad;
+    for (Tensor& m : masters_)
+      if (m.grad().defined()) m.detach().sub_(m.grad(), 0.01);
+    forget();
+    weights_changed();
   }
   void evaluate(int k) {
     const at::NoGradGuard no_grad;
@@ -125,6 +141,16 @@ void Plain::act(const Action& action) {
       return train();
     case Do::kept_back:
       return train(true);
+    case Do::kept_back_block:
+      if (program_.ranks == 1 || !holds_blocks(program_)) return train(true);
+      return keep_back_block("block" + std::to_string(action.a % program_.net.blocks));
+    case Do::kept_in_row:
+    case Do::kept_gathered:
+      train();
+      each_rank([&](int r) { loss_of(forward(r, 1)).backward(); });
+      return trainer_.reduce();
+    case Do::told:
+      return be_told();
     case Do::joint_backward:
     case Do::gate_in_one_of_two:
       each_rank([&](int r) {

@@ -13,6 +13,10 @@ constexpr std::array kNames = {"backward",
                                "two_backwards",
                                "forward_only",
                                "kept_back",
+                               "kept_back_block",
+                               "kept_in_row",
+                               "kept_gathered",
+                               "told",
                                "evaluate",
                                "evaluate_inference",
                                "evaluate_between",
@@ -108,6 +112,8 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   // Each call adds its own gradients, which shows in fp32.
   p.again = dice.one_in(3) && p.compute == Compute::as_kept;
   if (other_device) p.net.complex = p.codec = false;  // the toy has no complex views and no messages
+  p.divide = dice.one_in(6) ? 1 + dice.below(5) : 0;
+  if (other_device && dice.one_in(2)) p.offload = 1 + dice.below(7);
   for (int i = 0; i < actions; ++i) {
     // A plain step of training is what most programs do most of the time: it lets plans be made and followed.
     Do what = dice.one_in(3) ? Do::backward : dice.any<Do>();
@@ -119,6 +125,10 @@ Program generate(uint64_t seed, int actions, bool other_device) {
     }
   }
   return p;
+}
+
+bool holds_blocks(const Program& program) {
+  return (program.wrap == Wrap::blocks || program.wrap == Wrap::cut) && program.replicate == 0;
 }
 
 std::string to_code(const Program& p) {
@@ -133,7 +143,7 @@ std::string to_code(const Program& p) {
       << "),\n  .share = " << flag(p.share) << ", .inner = " << flag(p.inner)
       << ", .codec = " << flag(p.codec) << ", .slots = " << p.slots << ", .replicate = " << p.replicate
       << ", .prefetch = " << p.prefetch << ", .ahead = " << p.ahead << ", .again = " << flag(p.again)
-      << ",\n  .actions = {";
+      << ", .divide = " << p.divide << ", .offload = " << p.offload << ",\n  .actions = {";
   for (const Action& one : p.actions)
     out << "\n    {Do::" << name_of(one.what) << ", " << one.a << ", " << one.b << "},";
   out << "}}";

@@ -18,6 +18,10 @@ enum class Do : uint8_t {
   two_backwards,       // two forwards, a backward each, in the other order
   forward_only,        // a graph nobody goes back through
   kept_back,           // forward and backward inside no_sync()
+  kept_back_block,     // forward and backward inside no_sync() of a block
+  kept_in_row,         // forward and backward inside no_sync({.rows_only = true}), and one after it
+  kept_gathered,       // two forwards and backwards inside keep_gathered()
+  told,                // on_gradient() updates slices, and drops their gradients
   evaluate,            // forward without gradients
   evaluate_inference,  // in InferenceMode
   evaluate_between,    // between a forward and its backward
@@ -99,12 +103,17 @@ struct Program {
   int prefetch = 0;    // backward_prefetch
   int ahead = -1;      // forward_prefetch; -1: not set
   bool again = false;  // some blocks are computed again in backward
+  int divide = 0;      // gradient_divide_factor; 0: not set
+  int offload = 0;     // off the CPU: bits for parameters, gradients, optimizer
   std::vector<Action> actions;
 };
 
 // The program of a seed. `other_device`: ranks use the same parameters, and nothing that the toy device
 // lacks.
 Program generate(uint64_t seed, int actions, bool other_device);
+
+// Whether no_sync() of a block is that of its parameters alone: units hold those of one block.
+bool holds_blocks(const Program& program);
 
 // C++ that makes the same program: paste it into a test.
 std::string to_code(const Program& program);

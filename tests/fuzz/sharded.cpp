@@ -59,6 +59,10 @@ ShardOptions options_of(const Program& program, const CommOptions& comm) {
   options.replicate_below = program.replicate;
   options.backward_prefetch = static_cast<BackwardPrefetch>(program.prefetch);
   if (program.ahead >= 0) options.forward_prefetch = program.ahead;
+  if (program.divide > 0) options.gradient_divide_factor = program.divide;
+  options.offload = {.params = (program.offload & 1) != 0,
+                     .gradients = (program.offload & 2) != 0,
+                     .optimizer = (program.offload & 4) != 0};
   if (program.codec) {
     options.gather_codec = std::make_shared<PlainCodec>(at::kDouble);
     options.reduce_codec = std::make_shared<PlainCodec>(at::kDouble);
@@ -129,6 +133,7 @@ class Run {
   void act_on_values(const Action& action);
   void write_between();
   void loop_inside();
+  void told();
   void save_and_load();
   void take_out_and_in(StateDictType type);
   void compare(const Record& wanted) const;
@@ -168,6 +173,16 @@ void Run::loop_inside() {
   });
 }
 
+void Run::told() {
+  model_.zero_grad();
+  model_.on_gradient([](const std::string&, Tensor& slice) {
+    slice.detach().sub_(slice.grad(), 0.01);
+    slice.mutable_grad() = Tensor();
+  });
+  loss_of(forward(0)).backward();
+  model_.on_gradient({});
+}
+
 void Run::save_and_load() {
   const std::string folder = saves_.folder(world_);
   RunState run{
@@ -205,6 +220,25 @@ void Run::act(const Action& action) {
       const auto kept = model_.no_sync();
       return loss_of(forward(0)).backward();
     }
+    case Do::kept_back_block: {
+      const std::string block = "block" + std::to_string(action.a % program_.net.blocks);
+      const auto kept = model_.no_sync({.module = holds_blocks(program_) ? block : ""});
+      return loss_of(forward(0)).backward();
+    }
+    case Do::kept_in_row: {
+      {
+        const auto kept = model_.no_sync({.rows_only = true});
+        loss_of(forward(0)).backward();
+      }
+      return loss_of(forward(1)).backward();
+    }
+    case Do::kept_gathered: {
+      const auto kept = model_.keep_gathered();
+      loss_of(forward(0)).backward();
+      return loss_of(forward(1)).backward();
+    }
+    case Do::told:
+      return told();
     case Do::joint_backward:
     case Do::gate_in_one_of_two: {
       const Tensor first = loss_of(forward(0));

@@ -18,6 +18,7 @@ STRUCTS = {
     "Reproducible": "include/fsdp/options.h",
     "FullParamsOptions": "include/fsdp/scopes.h",
     "Offload": "include/fsdp/memory_options.h",
+    "NoSyncOptions": "include/fsdp/scopes.h",
     "CommOptions": "include/fsdp/comm_options.h",
     "InitOptions": "include/fsdp/world.h",
     "SaveOptions": "include/fsdp/checkpoint.h",

@@ -65,6 +65,11 @@ PAGE = """# Options
 |---|---|
 | `params` | `false` |
 
+### `NoSyncOptions`
+| field | default |
+|---|---|
+| `rows_only` | `false` |
+
 ### `CommOptions`
 | field | default |
 |---|---|
@@ -90,7 +95,8 @@ GOOD = {
     "include/fsdp/options.h": OPTIONS,
     "include/fsdp/precision.h": PRECISION,
     "include/fsdp/memory_options.h": "struct Offload {\n  bool params = false;\n};\n",
-    "include/fsdp/scopes.h": "struct FullParamsOptions {\n  bool offload = false;\n};\n",
+    "include/fsdp/scopes.h": "struct NoSyncOptions {\n  bool rows_only = false;\n};\n"
+                              "struct FullParamsOptions {\n  bool offload = false;\n};\n",
     "include/fsdp/world.h": "struct InitOptions {\n  std::optional<int> rank = {};\n};\n",
     "include/fsdp/comm_options.h": "struct CommOptions {\n  std::chrono::milliseconds timeout{300};  // of waits\n};\n",
     "include/fsdp/checkpoint.h": "struct SaveOptions {\n  int64_t keep_last = 0;\n};\n"

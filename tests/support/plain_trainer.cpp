@@ -59,11 +59,12 @@ void PlainTrainer::take(int rank, size_t backward) {
   }
 }
 
-void PlainTrainer::reduce() {
-  for (const auto& ranks : std::exchange(taken_, {}))
+void PlainTrainer::reduce(const std::function<bool(const std::string& name)>& which) {
+  for (auto& ranks : taken_)
     for (size_t i = 0; i < params_.size(); ++i) {
+      if (which && !which(names_[i].front())) continue;
       std::vector<Tensor> terms;
-      for (const auto& rank : ranks) terms.push_back(rank[i]);
+      for (auto& rank : ranks) terms.push_back(std::exchange(rank[i], Tensor()));
       const Tensor sum = sum_over_ranks(std::move(terms), i);
       if (!sum.defined()) continue;
       Tensor& grad = masters_[i].mutable_grad();
@@ -121,6 +122,8 @@ Tensor PlainTrainer::sum_over_ranks(std::vector<Tensor> terms, size_t param) con
   for (Tensor& term : terms) term = (term.defined() ? term : zeros).to(wide);
   const bool twice = wide == at::kDouble || wide == at::kComplexDouble;
   const double share = twice ? 1.0 / ranks_ : static_cast<double>(1.0F / static_cast<float>(ranks_));
+  if (options_.divide_by != 0)
+    return tree_sum(terms).to(type).div(options_.divide_by).to(masters_[param].scalar_type());
   const Tensor sum = tree_sum(terms).mul(options_.op == ReduceOp::average ? share : 1.0);
   return sum.to(type).to(masters_[param].scalar_type());
 }

@@ -20,6 +20,7 @@ struct PlainOptions {
   std::function<at::ScalarType(const std::string& name, at::ScalarType master)> compute = {};
   std::optional<at::ScalarType> reduce = {};  // of gradients on their way to other ranks; none: the master's
   ReduceOp op = ReduceOp::average;
+  double divide_by = 0;  // of their sum; 0: as `op` says
 };
 
 // Holds masters, which an optimizer trains. The model computes with copies of them. Gradients are summed over
@@ -42,7 +43,9 @@ class PlainTrainer {
   // first are reduced after those of the first.
   void take(int rank, size_t backward = 0);
   // Adds the ranks' sum, or average, of what was taken to the masters' .grad(). What no rank used has none.
-  void reduce();
+  void reduce() { reduce({}); }
+  // The same of parameters whose name `which` takes; the others' wait. Empty: all.
+  void reduce(const std::function<bool(const std::string& name)>& which);
   // Forgets what was taken from `rank`.
   void drop(int rank);
 

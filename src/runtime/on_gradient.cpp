@@ -1,0 +1,73 @@
+// Slices whose gradients are complete, told to the user while the backward goes on.
+#include <utility>
+
+#include "runtime/engine.h"
+#include "watch/quiet.h"
+
+namespace fsdp::detail {
+
+// Note [Told gradients]
+// A unit's gradients are shown before the backward ends when the plan has them settled and does nothing more
+// with the unit in this backward: no operator reads it, so its slices may be written. Which of its parameters
+// some rank used is known early only where the plan has all of them. All ranks follow the same
+// plan, so they are told of the same units at the same moments, after what is released there. A write then
+// waits for the peers that read this unit's shard, which have released it or will without us. Where there is
+// no plan, and for units that are whole on every rank, gradients are told when the backward ends.
+void Gradients::show_settled(Unit& unit) {
+  if (!tells || mode_ != nullptr || unit.slot.is_private || schedule_.needs_again(unit.id)) return;
+  const auto& params = unit.params;
+  if (!std::all_of(params.begin(), params.end(), [](const auto& param) {
+        return !param->requires_grad || (param->gradient.somewhere && param->gradient.slice.defined());
+      }))
+    return;
+  for (const auto& param : params)
+    if (std::exchange(param->gradient.somewhere, false)) show_now(*param);
+  for (const auto& region : unit.regions) GradientShards::forget(*region);
+}
+
+// Alone there is nothing to settle.
+void Gradients::show_complete() {
+  if (!alone()) return;
+  const Quiet quiet;
+  for (const auto& unit : units_) {
+    const bool complete = std::all_of(unit->params.begin(), unit->params.end(), [](const auto& param) {
+      return param->gradient.here || !param->requires_grad;
+    });
+    if (!complete || unit->params.empty() || schedule_.needs_again(unit->id)) continue;
+    copy_waiting();
+    for (const auto& param : unit->params) {
+      if (!std::exchange(param->gradient.here, false)) continue;
+      param->gradient.place = ParamGradient::Place::none;
+      param->gradient.news = true;
+      if (std::exchange(param->gradient.somewhere, false)) GradientShards::show(*param);
+    }
+    for (const auto& region : unit->regions) GradientShards::forget(*region);
+  }
+}
+
+void Gradients::show_now(UnitParam& param) const {
+  GradientShards::show(param);
+  param.gradient.news = tells;
+}
+
+void Engine::set_on_gradient(std::function<void(const std::string&, at::Tensor&)> done) {
+  TORCH_CHECK(!done || !host || !host->stepper,
+              "fsdp: on_gradient() with AdamW::step_in_backward(), which uses the gradients itself");
+  on_gradient_ = std::move(done);
+  gradients_.tells = static_cast<bool>(on_gradient_);
+}
+
+// Outside of our own operators, so that the observer sees what is done to slices.
+void Engine::tell_gradients(bool backward_ended) {
+  if (!on_gradient_) return;
+  if (!backward_ended && task_ != -1) gradients_.show_complete();
+  telling_ = true;
+  const auto done = [&](bool*) { telling_ = false; };
+  const std::unique_ptr<bool, decltype(done)> scope(&telling_, done);
+  for (UnitParam* param : params)
+    if (std::exchange(param->gradient.news, false) && param->slice.numel() > 0 &&
+        param->slice.grad().defined())
+      on_gradient_(param->names.front(), param->slice);
+}
+
+}  // namespace fsdp::detail

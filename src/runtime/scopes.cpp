@@ -1,0 +1,68 @@
+// Scopes that change what a cycle does: no_sync(), which keeps gradients back, and keep_gathered().
+#include <algorithm>
+
+#include "runtime/engine.h"
+
+namespace fsdp::detail {
+
+CycleKind Engine::kind() const {
+  const bool training = mode_ == Mode::train;
+  return {.training = training,
+          .trained = trained_,
+          .held = training ? held_ : std::vector<bool>{},
+          .held_in_row = training && gradients_.held_in_row(),
+          .kept_gathered = keeps_};
+}
+
+bool Engine::in_no_sync() const {
+  return no_sync_scopes_ > 0 || rows_only_scopes_ > 0 ||
+         std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->no_sync_scopes > 0; });
+}
+
+void Engine::set_no_sync(bool on, const NoSyncOptions& scope) {
+  TORCH_CHECK(
+      !on || !mode,
+      "fsdp: reproducible: no_sync() would change the order of sums; call backward() for each microbatch");
+  TORCH_CHECK(!on || !host || !host->stepper,
+              "fsdp: no_sync() with AdamW::step_in_backward(), where every backward is a step");
+  TORCH_CHECK(!scope.rows_only || scope.module.empty(), "fsdp: no_sync() with rows_only and module '",
+              scope.module, "': rows are left apart for all units; leave one of them out");
+  const int change = on ? 1 : -1;
+  if (scope.rows_only) {
+    rows_only_scopes_ += change;
+  } else if (!scope.module.empty()) {
+    for (Unit* unit : units_under(scope.module, "no_sync()")) unit->no_sync_scopes += change;
+  } else {
+    no_sync_scopes_ += change;
+    gradients_.sync = no_sync_scopes_ == 0 || mesh.all.size() == 1;
+  }
+}
+
+void Engine::keep_gathered(bool on) {
+  TORCH_CHECK(!on || (depth_ == 0 && task_ == -1),
+              "fsdp: keep_gathered() inside a call of the model or a backward");
+  keep_scopes_ += on ? 1 : -1;
+  if (keep_scopes_ == 0 && depth_ == 0 && task_ == -1) executor_.release_all();
+}
+
+// A plan says which units are reduced and which stay, so a cycle with others is of another kind. Where scopes
+// begin or end inside a cycle, it goes on on demand.
+void Engine::follow_scopes(bool between_tasks) {
+  const bool alone = mesh.all.size() == 1;  // nobody to keep gradients back from
+  const bool rows = rows_only_scopes_ > 0 && mesh.column && !alone;
+  const auto wanted = [&](const auto& unit) { return unit->no_sync_scopes > 0 && !alone; };
+  const bool keeps = between_tasks ? keep_scopes_ > 0 : keeps_;
+  bool changed = rows != gradients_.held_in_row() || keeps != keeps_;
+  for (const auto& unit : units) changed = changed || unit->gradient.held != wanted(unit);
+  if (!changed) return;
+  if (between_tasks && in_cycle_ && backward_seen_) end_cycle();
+  if (in_cycle_) schedule_.spoil();
+  if (keeps != keeps_) executor_.release_all();
+  keeps_ = keeps;
+  gradients_.hold_in_row(rows);
+  held_.clear();
+  for (const auto& unit : units) held_.push_back(unit->gradient.held = wanted(unit));
+  if (std::find(held_.begin(), held_.end(), true) == held_.end()) held_.clear();
+}
+
+}  // namespace fsdp::detail
