@@ -15,6 +15,22 @@ enum class UnitState : uint8_t {
   reducing,   // gradients have arrived that are not reduced yet
 };
 
+// What a unit does at the moment: FSDP1's HandleTrainingState. UnitState says whether it is gathered.
+enum class UnitPhase : uint8_t {
+  idle,           // nothing of it is needed: the shard, and a slot if it is gathered ahead or kept
+  forward,        // operators of forward read it, until they go on to another unit: its slot
+  backward_pre,   // gathered, or being gathered, for backward: its slot, and gradients as they arrive
+  backward_post,  // its gradients have arrived or are being reduced: gradient buffer and shard
+  summon,         // inside full_params(): the shard, and whole parameters in memory of their own
+};
+
+// A unit goes from one phase to another.
+struct UnitTransition {
+  std::string unit;
+  UnitPhase from = UnitPhase::idle;
+  UnitPhase to = UnitPhase::idle;
+};
+
 // Bytes this rank holds, and how often units were gathered and reduced since the model was created.
 struct MemoryStats {
   int64_t parameter_bytes = 0;    // shards
@@ -46,6 +62,7 @@ struct ParameterInfo {
   std::string unit;
   std::vector<int64_t> shape;  // unsharded
   UnitState state = UnitState::sharded;
+  UnitPhase phase = UnitPhase::idle;
   std::vector<ParameterShard> shards;  // by owning rank, in order; hybrid: of this rank's row
 };
 
@@ -59,5 +76,6 @@ struct UnitCounts {
 // String literals.
 const char* to_string(TrainingState state);
 const char* to_string(UnitState state);
+const char* to_string(UnitPhase phase);
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <torch/ordered_dict.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -69,6 +70,10 @@ class ShardedModel {
   MemoryStats memory_stats(const torch::optim::Optimizer& optimizer) const;
   std::vector<OpStats> comm_stats() const;
   std::vector<UnitCounts> unit_counts() const;
+  std::vector<UnitPhase> unit_phases() const;  // in the order of unit_counts()
+  // Calls `listener` whenever a unit goes from one phase to another, on the thread that runs the operator; in
+  // backward that may be autograd's. It must not call the model. Empty: nobody is called.
+  void on_transition(std::function<void(const UnitTransition&)> listener);
   TrainingState training_state() const;
   int64_t num_parameters() const;                               // elements; tied parameters count once
   double local_sharding_ratio() const;                          // the fraction of them on this rank

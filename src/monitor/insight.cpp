@@ -100,6 +100,22 @@ const char* to_string(UnitState state) {
   return "";
 }
 
+const char* to_string(UnitPhase phase) {
+  switch (phase) {
+    case UnitPhase::idle:
+      return "idle";
+    case UnitPhase::forward:
+      return "forward";
+    case UnitPhase::backward_pre:
+      return "backward_pre";
+    case UnitPhase::backward_post:
+      return "backward_post";
+    case UnitPhase::summon:
+      return "summon";
+  }
+  return "";
+}
+
 MemoryStats ShardedModel::memory_stats() const { return model_of(engine_).memory_stats(0); }
 MemoryStats ShardedModel::memory_stats(const torch::optim::Optimizer& optimizer) const {
   return model_of(engine_).memory_stats(detail::state_bytes(optimizer));
@@ -110,6 +126,12 @@ std::vector<UnitCounts> ShardedModel::unit_counts() const {
   for (const auto& unit : model_of(engine_).units)
     counts.push_back({unit->name(), unit->slot.gathers, unit->gradient.reduces});
   return counts;
+}
+
+std::vector<UnitPhase> ShardedModel::unit_phases() const {
+  std::vector<UnitPhase> phases;
+  for (const auto& unit : model_of(engine_).units) phases.push_back(unit->phase);
+  return phases;
 }
 
 int64_t ShardedModel::num_parameters() const {
@@ -132,6 +154,7 @@ ParameterInfo ShardedModel::parameter_info(const std::string& name) const {
                      .unit = unit.name(),
                      .shape = param.place.param.shape,
                      .state = unit.gradient.open ? UnitState::reducing : unit.slot.state,
+                     .phase = unit.phase,
                      .shards = {}};
   if (unit.ranks() == 1) {
     info.shards.push_back(

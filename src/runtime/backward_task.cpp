@@ -17,6 +17,7 @@ void Engine::drop_failed_task() {
   captured_ = 0;
   gradients_.abandon();
   schedule_.spoil();
+  phases_.rest();
   if (depth_ == 0) state_ = TrainingState::idle;
 }
 
@@ -45,11 +46,14 @@ void Engine::end_task(int task) {
   const bool captured = std::exchange(captured_, 0) != 0;
   if (depth_ == 0) state_ = TrainingState::idle;
   try {
+    phases_.ends_backward();
     finish_task();
+    phases_.rest();
   } catch (...) {
     fail(std::current_exception());
     schedule_.spoil();
     try {
+      phases_.rest();
       gradients_.abandon();
     } catch (const std::exception&) {
       // The group has failed, which is what is thrown below.

@@ -14,7 +14,8 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
                std::unique_ptr<StepMode> mode_)
     : Model(world_, module_, options_, std::move(mesh_), std::move(mode_)),
       executor_(world_.device(), options_.limit_all_gathers),
-      gradients_(mesh, mode.get(), options_.check_gradients, world_.device(), schedule_, units, host.get()) {}
+      gradients_(mesh, mode.get(), options_.check_gradients, world_.device(), schedule_, units, host.get()),
+      phases_(units, world_.rank()) {}
 
 Engine::~Engine() {
   try {
@@ -86,6 +87,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
 void Engine::leave() {
   const bool failed = std::exchange(call_failed_, false);
   if (--depth_ > 0 || graph_task() != -1) return;
+  phases_.rest();
   if (failed) return leave_failed();
   if (mode_ == Mode::train && !eval_inside_cycle_) return;
   eval_inside_cycle_ = false;

@@ -18,6 +18,7 @@
 #include "runtime/gradients.h"
 #include "runtime/ledger.h"
 #include "runtime/model.h"
+#include "runtime/unit_phase.h"
 
 namespace fsdp::detail {
 
@@ -83,6 +84,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void forget_gradients();
 
   TrainingState training_state() const { return state_; }
+  UnitPhases& phases() { return phases_; }
   std::exception_ptr last_error() const { return last_error_; }
   Ledger ledger() const { return take_ledger(*this, executor_, gradients_); }
   MemoryStats memory_stats(int64_t optimizer_bytes) const override;
@@ -129,6 +131,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   Schedule schedule_;
   Executor executor_;
   Gradients gradients_;
+  UnitPhases phases_;
   KnownPlans plans_;
   std::vector<bool> trained_;  // which parameters are, where some were frozen or thawed
   Mode mode_ = Mode::train;

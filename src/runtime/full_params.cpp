@@ -60,6 +60,7 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
     }
   }
   state_ = TrainingState::summon_full_params;
+  phases_.summon(scope.units);
   full_scopes_.emplace(next_scope_, std::move(scope));
   return next_scope_++;
 }
@@ -134,6 +135,7 @@ void Engine::close_full_params(int scope_) {
     rest = rest.subspan(unit->regions.size());
   }
   for (UnitParam* param : params) watch(*param);
+  phases_.dismiss(scope.units);
   if (full_scopes_.empty()) state_ = TrainingState::idle;
   scope.whole.clear();
   trim_host_pool();

@@ -9,10 +9,12 @@ void Engine::use(Unit& unit) {
   executor_.enter_phase(phase);
   if (unit.stale() && unit.slot.state != UnitState::sharded) executor_.renew(unit);
   if (eval_inside_cycle_) {
+    phases_.reads(unit, phase);
     executor_.gather_now(unit, units);
     return;
   }
   if (phase == Phase::backward) enter_task();
+  phases_.reads(unit, phase);
   unit.last_read = phase;
   const Access access{unit.id, phase};
   const bool same_run = schedule_.current() != nullptr && *schedule_.current() == access;
@@ -48,6 +50,7 @@ void Engine::go_on_to(Unit& unit, Access access) {
 bool Engine::obey(const std::vector<Instruction>& steps, bool ready) {
   executor_.release_overdue();
   for (const Instruction& step : steps) {
+    if (task_ != -1) phases_.obeys(step);
     if (of_gradients(step.action))
       gradients_.obey(step);
     else if (ready)

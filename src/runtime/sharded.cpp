@@ -124,6 +124,10 @@ uint64_t ShardedModel::state_hash() const {
   return mode_of(engine_).hash(engine.units, engine.mesh);
 }
 
+void ShardedModel::on_transition(std::function<void(const UnitTransition&)> listener) {
+  current(engine_).phases().listen(std::move(listener));
+}
+
 std::vector<OpStats> ShardedModel::comm_stats() const { return current(engine_).mesh.stats(); }
 TrainingState ShardedModel::training_state() const { return current(engine_).training_state(); }
 std::exception_ptr ShardedModel::last_error() const { return current(engine_).last_error(); }

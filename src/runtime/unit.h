@@ -109,7 +109,8 @@ struct UnitParam {
   at::Tensor slice;     // of the shard: what optimizers see
   at::Tensor trap;      // stands in the module's .grad(): optimizers on the module are answered in words
   std::shared_ptr<torch::autograd::Node> accumulator;
-  bool hooked = false;  // autograd tells us of its gradients
+  bool hooked = false;   // autograd tells us of its gradients
+  bool arrived = false;  // its gradient has, in the backward in progress; written by UnitPhases
 
   ParamGradient gradient;  // written by Gradients and the StepMode
 
@@ -151,6 +152,7 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
 
   UnitSlot slot;
   UnitGradient gradient;
+  UnitPhase phase = UnitPhase::idle;  // written by UnitPhases alone
   Phase last_read = Phase::forward;
   bool read_backward = true;    // as far as the plan knows
   int pins = 0;                 // operators in flight that read it
