@@ -15,6 +15,7 @@
 #include "plan/known_plans.h"
 #include "plan/schedule.h"
 #include "runtime/executor.h"
+#include "runtime/full_gradients.h"
 #include "runtime/gradients.h"
 #include "runtime/ledger.h"
 #include "runtime/model.h"
@@ -96,8 +97,9 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
     FullParamsOptions options;
     std::vector<Unit*> units;
     std::vector<at::Tensor> whole;
+    std::unique_ptr<FullGradients> gradients;  // null: it has none
   };
-  std::vector<Unit*> units_under(const std::string& path, const char* doing) const;
+  std::vector<Unit*> units_under(const std::string& path, const char* doing, bool recurse = true) const;
   void go_on_to(Unit& unit, Access access);
   bool obey(const std::vector<Instruction>& steps, bool ready);
   bool change_over();
