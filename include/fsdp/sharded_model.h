@@ -91,6 +91,12 @@ class ShardedModel {
   // running statistics, for example, are each rank's own. Collective.
   void sync_buffers(BufferSync how = BufferSync::broadcast);
 
+  // As torch::nn::Module::to(). A sharded model is neither moved nor converted: throws c10::Error with what
+  // to do instead, unless it is on that device and its floating-point shards have that dtype.
+  void to(c10::Device device, bool non_blocking = false) const;
+  void to(at::ScalarType dtype, bool non_blocking = false) const;
+  void to(c10::Device device, at::ScalarType dtype, bool non_blocking = false) const;
+
   // The module's training mode.
   void train(bool on = true);
   void eval() { train(false); }
