@@ -43,11 +43,20 @@ struct MemoryStats {
   int64_t optimizer_bytes = 0;    // moments, where memory_stats() was given the optimizer
   int64_t current_bytes = 0;      // all of the above
   int64_t host_bytes = 0;         // besides: pinned, for what Offload keeps in host memory
-  int64_t peak_bytes = 0;         // the most current_bytes so far
+  int64_t peak_bytes = 0;         // the most current_bytes so far, or since reset_peak_memory()
+  int64_t step_peak_bytes = 0;    // the same since the last training step (forward and backward) began
   int64_t saved_bytes = 0;        // unsharded parameters and gradients would need this much more
   int64_t all_gathers = 0;
   int64_t reduce_scatters = 0;
 };
+
+// What a rank held when the model went on to another unit.
+struct MemorySample {
+  std::string moment;  // "forward block0", "backward block0", "end of backward"
+  MemoryStats memory;
+};
+// A table with a row per sample and a bar for current_bytes.
+std::string format_timeline(const std::vector<MemorySample>& samples);
 
 // The elements [start, start + size) of the flattened parameter, which one rank owns.
 struct ParameterShard {

@@ -68,6 +68,11 @@ class ShardedModel {
   MemoryStats memory_stats() const;
   // With the moments of Adam, AdamW, SGD, RMSprop, Adagrad or fsdp::AdamW, but for the peak.
   MemoryStats memory_stats(const torch::optim::Optimizer& optimizer) const;
+  void reset_peak_memory();
+  // From the next training step on, memory is sampled wherever the model goes on to another unit. Takes time.
+  void record_memory(bool on);
+  // The samples of the last training step that is complete; empty where none was recorded.
+  std::vector<MemorySample> memory_timeline() const;
   std::vector<OpStats> comm_stats() const;
   std::vector<UnitCounts> unit_counts() const;
   std::vector<UnitPhase> unit_phases() const;  // in the order of unit_counts()

@@ -5,12 +5,14 @@
 #include <iomanip>
 #include <sstream>
 
+#include "base/bytes_text.h"
 #include "layout/near_names.h"
 #include "optim/state_format.h"
 #include "runtime/model.h"
 
 namespace fsdp {
 
+using detail::bytes_text;
 using detail::model_of;
 
 namespace {
@@ -19,18 +21,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
-}
-
-std::string bytes_text(int64_t bytes) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1);
-  if (bytes >= int64_t{1} << 30)
-    out << static_cast<double>(bytes) / (1 << 30) << " GiB";
-  else if (bytes >= int64_t{1} << 20)
-    out << static_cast<double>(bytes) / (1 << 20) << " MiB";
-  else
-    out << static_cast<double>(bytes) / 1024 << " KiB";
-  return out.str();
 }
 
 const detail::UnitParam& find_param(const detail::Model& model, const std::string& name) {

@@ -33,6 +33,7 @@ void Engine::enter_task() {
   backward_seen_ = true;
   state_ = TrainingState::forward_backward;
   notice_writes();
+  note_memory();  // what forward left
   torch::autograd::Engine::get_default_engine().queue_callback(
       [weak = weak_from_this(), task = task_, alive] {
         if (const auto engine = weak.lock()) engine->end_task(task);
@@ -75,6 +76,8 @@ void Engine::finish_task() {
   if (schedule_.went_over()) change_over();
   gradients_.at_task_end(planned);
   note_memory();
+  sample_memory("end of backward");
+  memory_.end_backward();
   if (gradients_.sync)
     for (const auto& check : after_backward) check(*this);
   if (schedule_.following() && !schedule_.at_end()) return;

@@ -27,6 +27,7 @@ void Engine::begin_cycle(Mode mode) {
   if (mode == Mode::train && waiting && !schedule_.spoilt()) return;
   end_cycle();
   mode_ = mode;
+  if (mode == Mode::train) memory_.begin_training_cycle();
   schedule_.begin(plans_.likely(kind()));
   in_cycle_ = true;
   backward_seen_ = false;

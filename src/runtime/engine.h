@@ -18,6 +18,7 @@
 #include "runtime/full_gradients.h"
 #include "runtime/gradients.h"
 #include "runtime/ledger.h"
+#include "runtime/memory_watch.h"
 #include "runtime/model.h"
 #include "runtime/unit_phase.h"
 
@@ -89,6 +90,8 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   std::exception_ptr last_error() const { return last_error_; }
   Ledger ledger() const { return take_ledger(*this, executor_, gradients_); }
   MemoryStats memory_stats(int64_t optimizer_bytes) const override;
+  void reset_peak_memory() { memory_.reset(ledger().total()); }
+  MemoryWatch& memory() { return memory_; }
 
  private:
   enum class Mode : uint8_t { train, eval };
@@ -128,7 +131,8 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void watch(UnitParam& param);
   void watch_accumulator(UnitParam& param);
   void warn_of_equal_batches(const std::vector<at::Tensor>& arguments);
-  void note_memory() { peak_bytes_ = std::max(peak_bytes_, ledger().total()); }
+  void note_memory() { memory_.note(ledger().total()); }
+  void sample_memory(const std::string& moment);
 
   Schedule schedule_;
   Executor executor_;
@@ -153,7 +157,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   std::map<int, FullScope> full_scopes_;
   int next_scope_ = 0;
   int64_t captured_ = 0;  // gradients seen by the hook before AccumulateGrad and not after it
-  int64_t peak_bytes_ = 0;
+  MemoryWatch memory_;
 };
 
 // The model that has the units now.

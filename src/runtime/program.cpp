@@ -19,12 +19,15 @@ void Engine::use(Unit& unit) {
   const Access access{unit.id, phase};
   const bool same_run = schedule_.current() != nullptr && *schedule_.current() == access;
   // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
-  if (!unit.slot.is_private && !same_run)
+  if (!unit.slot.is_private && !same_run) {
     go_on_to(unit, access);
-  else if (unit.slot.state == UnitState::gathered)
+    if (memory_.records()) sample_memory((phase == Phase::forward ? "forward " : "backward ") + unit.name());
+  } else if (unit.slot.state == UnitState::gathered) {
     executor_.read(unit);
-  else
+  } else {
     executor_.gather_now(unit, units);
+    if (!unit.in_place()) note_memory();
+  }
 }
 
 void Engine::go_on_to(Unit& unit, Access access) {

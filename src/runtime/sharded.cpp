@@ -124,6 +124,12 @@ uint64_t ShardedModel::state_hash() const {
   return mode_of(engine_).hash(engine.units, engine.mesh);
 }
 
+void ShardedModel::reset_peak_memory() { current(engine_).reset_peak_memory(); }
+void ShardedModel::record_memory(bool on) { current(engine_).memory().record(on); }
+std::vector<MemorySample> ShardedModel::memory_timeline() const {
+  return current(engine_).memory().timeline();
+}
+
 void ShardedModel::on_transition(std::function<void(const UnitTransition&)> listener) {
   current(engine_).phases().listen(std::move(listener));
 }
