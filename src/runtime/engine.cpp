@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/graph_task.h"
+#include "runtime/memory_report.h"
 #include "watch/messages.h"
 #include "watch/quiet.h"
 
@@ -53,8 +54,12 @@ void Engine::start() {
   for (const auto& unit : units) unit->slot.is_private = sharded && unit->ranks() == 1;
   for (UnitParam* param : params) watch(*param);
   gradients_.start();
-  executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
+  reserve_slots(Executor::first_estimate(units, options.limit_all_gathers));
   note_memory();
+}
+
+void Engine::reserve_slots(int64_t bytes) {
+  with_memory_report(*this, "slots of gathered units", bytes, [&] { executor_.reserve(bytes); });
 }
 
 void Engine::enter(const std::vector<at::Tensor>& arguments) {
@@ -107,6 +112,8 @@ void Engine::fail_call(const std::exception& error) {
   const auto* known = dynamic_cast<const c10::Error*>(&error);
   mesh.leaving(std::string("its call of the model threw: ") +
                (known != nullptr ? known->what_without_backtrace() : error.what()));
+  if (known != nullptr && is_no_memory(error))
+    throw with_report(*this, "an operator inside the model", 0, error);
 }
 
 void Engine::leave_failed() {

@@ -34,7 +34,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   // --- from the public handle
   void enter(const std::vector<at::Tensor>& arguments);
   void leave();
-  // The call that is about to be left throws `error`.
+  // The call that is about to be left throws `error`. One of memory is thrown from here, with a report.
   void fail_call(const std::exception& error);
   // Scopes are numbered; one may end before another that began later.
   int open_full_params(const FullParamsOptions& options);
@@ -114,6 +114,8 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void end_cycle();
   CycleKind kind() const { return {.training = mode_ == Mode::train, .trained = trained_}; }
   void adopt_plan();
+  void reserve_slots(int64_t bytes);
+  void reserve_planned();
   void enter_task();
   void end_task(int task);
   void finish_task();

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "runtime/checks.h"
+#include "runtime/memory_report.h"
 #include "shard/sharding.h"
 #include "watch/messages.h"
 
@@ -110,10 +111,15 @@ at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
   const auto options = at::TensorOptions().dtype(region.master()).device(world_.device());
   const int64_t n = region.spec.layout.shard_numel;
   if (region.spec.on_host) return engine_->host->memory->take(n, region.master()).zero_();
-  if (!region.spec.shared_shards) return at::zeros({n}, options);
+  if (!region.spec.shared_shards)
+    return with_memory_report(*engine_, "the shard of a unit", region.spec.shard_bytes(),
+                              [&] { return at::zeros({n}, options); });
   Comm& row = engine_->mesh.row;
   const int64_t bytes = region.spec.shard_bytes();
-  shared = row.allocate(MemoryUse::gather, bytes * row.size(), at::kByte).view(region.master());
+  shared =
+      with_memory_report(*engine_, "the shards of a unit, which the ranks share", bytes * row.size(), [&] {
+        return row.allocate(MemoryUse::gather, bytes * row.size(), at::kByte);
+      }).view(region.master());
   char* own = static_cast<char*>(shared.mutable_data_ptr()) + bytes * row.rank();
   return at::from_blob(
       own, {n}, [owner = shared](void*) {}, options);
@@ -140,7 +146,9 @@ void Sharding::make_shard(UnitRegion& region) {
     for (UnitParam* param : params)
       defer(param->tensor, [this, param](const at::Tensor& value) { keep_slice(*param, value); });
   } else {
-    at::Tensor whole = at::zeros({region.spec.total()}, options);
+    at::Tensor whole = with_memory_report(*engine_, "a unit before it is sharded",
+                                          region.spec.total() * region.spec.master.bytes,
+                                          [&] { return at::zeros({region.spec.total()}, options); });
     for (const UnitParam* param : params) first_values(*param, whole);
     if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
       engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name()).wait();
