@@ -10,6 +10,7 @@
 #include "runtime/memory_report.h"
 #include "shard/sharding.h"
 #include "watch/messages.h"
+#include "watch/unit_casts.h"
 
 namespace fsdp::detail {
 
@@ -25,6 +26,8 @@ std::shared_ptr<Unit> Sharding::make_unit(const PlannedUnit& planned) {
   auto unit = std::make_shared<Unit>(world_.device());
   unit->engine = engine_.get();
   unit->spec = make_unit_spec(planned.decl, choose(planned));
+  unit->cast_inputs = planned.options.precision.value_or(options_.precision).cast_inputs;
+  if (planned.options.precision) unit->output = planned.options.precision->output;
   make_regions(*unit);
   for (const Placement& place : unit->spec.layout.params) unit->params.push_back(make_param(*unit, place));
   for (const auto& region : unit->regions) make_shard(*region);
@@ -161,7 +164,7 @@ void Sharding::make_shard(UnitRegion& region) {
   region.shard_tag = mark(region.shard, TagKind::shard, &region);
   region.shard = watched(region.shard);
   region.version = region.shard._version();
-  region.home = watched(at::empty({0}, options));
+  region.home = as_parameter(at::empty({0}, options));
   if (engine_->host && options_.offload.optimizer && !region.spec.on_host)
     region.host_memory = engine_->host->memory;
   if (region.spec.on_host && n > 0)
@@ -171,6 +174,11 @@ void Sharding::make_shard(UnitRegion& region) {
   if (region.spec.in_place())
     region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
         region.parameter_tag.point(region.shard.mutable_data_ptr(), world_.device()));
+}
+
+// With the keys that a module's parameters have.
+at::Tensor Sharding::as_parameter(const at::Tensor& tensor) const {
+  return options_.cast_unit_inputs ? with_casts(watched(tensor)) : watched(tensor);
 }
 
 // From here on the module's tensor is a view of what is gathered, and has no memory of its own.
@@ -185,7 +193,7 @@ void Sharding::move_into(UnitParam& param) {
     return view;
   };
   refuse_old_graphs(param.tensor, param.names.front());
-  take_place(param.tensor, watched(over(region.storage)));
+  take_place(param.tensor, as_parameter(over(region.storage)));
   param.poison = make_poison(&region.parameter_tag, world_.device(), region.storage.nbytes(),
                              sharded_message(param.names.front()));
   param.trap =
