@@ -77,7 +77,7 @@ TEST(UnitPhases, OfAStepWithAndWithoutAPlan) {
     });
 }
 
-TEST(UnitPhases, OfAnEvaluationAndFullParams) {
+TEST(UnitPhases, OfAnEvaluationAndWholeParameters) {
   each_size([](World& world) {
     auto model = fully_shard(world, make_net(), by_block());
     auto heard = std::make_shared<Heard>();
