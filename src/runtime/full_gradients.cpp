@@ -12,6 +12,7 @@ FullGradients::FullGradients(Model& model, const std::vector<Unit*>& units, cons
   for (const Unit* unit : units)
     for (const auto& param : unit->params)
       grads_.push_back({.param = param.get(), .before = param->tensor.grad(), .somewhere = false});
+  if (grads_.empty()) return;  // scopes around this one have all units
   ask_ranks();
   for (const Unit* unit : units)
     for (const auto& region : unit->regions) gather(*region, options);
@@ -40,7 +41,7 @@ void FullGradients::gather(UnitRegion& region, const FullParamsOptions& options)
   });
   const auto type = region.home.options().dtype(region.gradient_type());
   at::Tensor whole = at::empty({here && some ? region.spec.total() : 0}, type);
-  if (some) {
+  if (some && region.spec.total() > 0) {
     const Unit& unit = *region.unit;
     const at::Tensor shard = at::zeros({region.spec.layout.shard_numel}, type);
     for (const auto& param : unit.params) {

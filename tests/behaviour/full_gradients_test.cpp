@@ -77,6 +77,7 @@ TEST(FullParamsGradients, AreThoseOfThePlainModel) {
       model(input()).backward();
       {
         const auto whole = model.full_params(FullParamsOptions{.gradients = true});
+        const auto inside = model.full_params(FullParamsOptions{.gradients = true});
         require_gradients(model.module(), wanted);
         const at::NoGradGuard no_grad;
         for (auto& param : model.module().parameters())
