@@ -9,6 +9,7 @@
 #include <fsdp/comm.h>
 #include <fsdp/error.h>
 #include <fsdp/grad_scaler.h>
+#include <fsdp/memory_error.h>
 #include <fsdp/on_meta.h>
 #include <fsdp/optim.h>
 #include <fsdp/optimizer_format.h>

@@ -15,24 +15,48 @@ enum class UnitState : uint8_t {
   reducing,   // gradients have arrived that are not reduced yet
 };
 
+// What a unit does at the moment: FSDP1's HandleTrainingState. UnitState says whether it is gathered.
+enum class UnitPhase : uint8_t {
+  idle,           // nothing of it is needed: the shard, and a slot if it is gathered ahead or kept
+  forward,        // operators of forward read it, until they go on to another unit: its slot
+  backward_pre,   // gathered, or being gathered, for backward: its slot, and gradients as they arrive
+  backward_post,  // its gradients have arrived or are being reduced: gradient buffer and shard
+  summon,         // inside full_params(): the shard, and whole parameters in memory of their own
+};
+
+// A unit goes from one phase to another.
+struct UnitTransition {
+  std::string unit;
+  UnitPhase from = UnitPhase::idle;
+  UnitPhase to = UnitPhase::idle;
+};
+
 // Bytes this rank holds, and how often units were gathered and reduced since the model was created.
 struct MemoryStats {
-  int64_t parameter_bytes = 0;  // shards
-  int64_t gradient_bytes = 0;   // gradient shards
-  int64_t arena_bytes = 0;      // slots of gathered units; CPU ranks of one host share them
-  int64_t buffer_bytes = 0;     // unreduced gradients
-  int64_t overflow_bytes = 0;   // slots outside the arena, and what reshard groups keep for backward
-  // Sums that wait for other microbatches of the step: in reproducible mode, no_sync({.rows_only = true}).
-  int64_t partial_sum_bytes = 0;
-  int64_t wire_bytes = 0;       // gather_codec: encoded shards in flight
-  int64_t optimizer_bytes = 0;  // moments, where memory_stats() was given the optimizer
-  int64_t current_bytes = 0;    // all of the above
-  int64_t host_bytes = 0;       // besides: pinned, for what Offload keeps in host memory
-  int64_t peak_bytes = 0;       // the most current_bytes so far
-  int64_t saved_bytes = 0;      // unsharded parameters and gradients would need this much more
+  int64_t parameter_bytes = 0;    // shards
+  int64_t gradient_bytes = 0;     // gradient shards
+  int64_t arena_bytes = 0;        // slots of gathered units; CPU ranks of one host share them
+  int64_t buffer_bytes = 0;       // unreduced gradients
+  int64_t overflow_bytes = 0;     // slots outside the arena, and what reshard groups keep for backward
+  int64_t partial_sum_bytes = 0;  // sums that wait for other microbatches of the step
+  int64_t wire_bytes = 0;         // gather_codec: encoded shards in flight
+  int64_t optimizer_bytes = 0;    // moments, where memory_stats() was given the optimizer
+  int64_t current_bytes = 0;      // all of the above
+  int64_t host_bytes = 0;         // besides: pinned, for what Offload keeps in host memory
+  int64_t peak_bytes = 0;         // the most current_bytes so far, or since reset_peak_memory()
+  int64_t step_peak_bytes = 0;    // the same since the last training step (forward and backward) began
+  int64_t saved_bytes = 0;        // unsharded parameters and gradients would need this much more
   int64_t all_gathers = 0;
   int64_t reduce_scatters = 0;
 };
+
+// What a rank held when the model went on to another unit.
+struct MemorySample {
+  std::string moment;  // "forward block0", "backward block0", "end of backward"
+  MemoryStats memory;
+};
+// A table with a row per sample and a bar for current_bytes.
+std::string format_timeline(const std::vector<MemorySample>& samples);
 
 // The elements [start, start + size) of the flattened parameter, which one rank owns.
 struct ParameterShard {
@@ -47,6 +71,7 @@ struct ParameterInfo {
   std::string unit;
   std::vector<int64_t> shape;  // unsharded
   UnitState state = UnitState::sharded;
+  UnitPhase phase = UnitPhase::idle;
   std::vector<ParameterShard> shards;  // by owning rank, in order; hybrid: of this rank's row
 };
 
@@ -60,5 +85,6 @@ struct UnitCounts {
 // String literals.
 const char* to_string(TrainingState state);
 const char* to_string(UnitState state);
+const char* to_string(UnitPhase phase);
 
 }  // namespace fsdp

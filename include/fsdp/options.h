@@ -96,7 +96,10 @@ struct ShardOptions {
   bool share_shards = true;
   bool sync_module_states = true;  // parameters and buffers start as rank 0's
   bool sync_batchnorm = false;     // BatchNorm layers with parameters use statistics over all ranks
-  bool check_gradients = false;    // throw when a gradient is not finite, with its rank and parameter
+  // Inputs of operators that read a parameter are cast to its compute dtype, for units with a precision of
+  // their own: see docs/sharding.md, "Units in another dtype".
+  bool cast_unit_inputs = false;
+  bool check_gradients = false;  // throw when a gradient is not finite, with its rank and parameter
   // After this many backwards, ranks compare replicated parameters (no_shard, replicate_below, rows of a
   // hybrid strategy) and throw if they differ, with rank and unit. In reproducible mode rank 0 also logs
   // state_hash(). 0: never.

@@ -69,6 +69,12 @@ struct FullParamsOptions {
   bool rank0_only = false;  // other ranks send their shards and cannot read; not with write_back
   bool offload = false;     // in host memory
   std::string module = {};  // path: only the units that hold parameters of this module; empty: all
+  // false: only the units that hold a parameter of `module` itself, not of modules inside it. What else these
+  // units hold is readable too.
+  bool recurse = true;
+  // The parameters' .grad() are the whole reduced gradients, undefined where no rank has one. With
+  // write_back they are written back too.
+  bool gradients = false;
 };
 
 // While it lives, the module's parameters are unsharded, in the shard's dtype, in memory of their own. Scopes

@@ -74,8 +74,17 @@ class ShardedModel {
   MemoryStats memory_stats() const;
   // With the moments of Adam, AdamW, SGD, RMSprop, Adagrad or fsdp::AdamW, but for the peak.
   MemoryStats memory_stats(const torch::optim::Optimizer& optimizer) const;
+  void reset_peak_memory();
+  // From the next training step on, memory is sampled wherever the model goes on to another unit. Takes time.
+  void record_memory(bool on);
+  // The samples of the last training step that is complete; empty where none was recorded.
+  std::vector<MemorySample> memory_timeline() const;
   std::vector<OpStats> comm_stats() const;
   std::vector<UnitCounts> unit_counts() const;
+  std::vector<UnitPhase> unit_phases() const;  // in the order of unit_counts()
+  // Calls `listener` whenever a unit goes from one phase to another, on the thread that runs the operator; in
+  // backward that may be autograd's. It must not call the model. Empty: nobody is called.
+  void on_transition(std::function<void(const UnitTransition&)> listener);
   TrainingState training_state() const;
   int64_t num_parameters() const;                               // elements; tied parameters count once
   double local_sharding_ratio() const;                          // the fraction of them on this rank
@@ -92,6 +101,12 @@ class ShardedModel {
   // Makes the module's buffers the same on all ranks. fully_shard() does so once; after that BatchNorm's
   // running statistics, for example, are each rank's own. Collective.
   void sync_buffers(BufferSync how = BufferSync::broadcast);
+
+  // As torch::nn::Module::to(). A sharded model is neither moved nor converted: throws c10::Error with what
+  // to do instead, unless it is on that device and its floating-point shards have that dtype.
+  void to(c10::Device device, bool non_blocking = false) const;
+  void to(at::ScalarType dtype, bool non_blocking = false) const;
+  void to(c10::Device device, at::ScalarType dtype, bool non_blocking = false) const;
 
   // The module's training mode.
   void train(bool on = true);

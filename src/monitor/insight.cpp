@@ -5,12 +5,14 @@
 #include <iomanip>
 #include <sstream>
 
+#include "base/bytes_text.h"
 #include "layout/near_names.h"
 #include "optim/state_format.h"
 #include "runtime/model.h"
 
 namespace fsdp {
 
+using detail::bytes_text;
 using detail::model_of;
 
 namespace {
@@ -19,18 +21,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
-}
-
-std::string bytes_text(int64_t bytes) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1);
-  if (bytes >= int64_t{1} << 30)
-    out << static_cast<double>(bytes) / (1 << 30) << " GiB";
-  else if (bytes >= int64_t{1} << 20)
-    out << static_cast<double>(bytes) / (1 << 20) << " MiB";
-  else
-    out << static_cast<double>(bytes) / 1024 << " KiB";
-  return out.str();
 }
 
 const detail::UnitParam& find_param(const detail::Model& model, const std::string& name) {
@@ -100,6 +90,22 @@ const char* to_string(UnitState state) {
   return "";
 }
 
+const char* to_string(UnitPhase phase) {
+  switch (phase) {
+    case UnitPhase::idle:
+      return "idle";
+    case UnitPhase::forward:
+      return "forward";
+    case UnitPhase::backward_pre:
+      return "backward_pre";
+    case UnitPhase::backward_post:
+      return "backward_post";
+    case UnitPhase::summon:
+      return "summon";
+  }
+  return "";
+}
+
 MemoryStats ShardedModel::memory_stats() const { return model_of(engine_).memory_stats(0); }
 MemoryStats ShardedModel::memory_stats(const torch::optim::Optimizer& optimizer) const {
   return model_of(engine_).memory_stats(detail::state_bytes(optimizer));
@@ -110,6 +116,12 @@ std::vector<UnitCounts> ShardedModel::unit_counts() const {
   for (const auto& unit : model_of(engine_).units)
     counts.push_back({unit->name(), unit->slot.gathers, unit->gradient.reduces});
   return counts;
+}
+
+std::vector<UnitPhase> ShardedModel::unit_phases() const {
+  std::vector<UnitPhase> phases;
+  for (const auto& unit : model_of(engine_).units) phases.push_back(unit->phase);
+  return phases;
 }
 
 int64_t ShardedModel::num_parameters() const {
@@ -132,6 +144,7 @@ ParameterInfo ShardedModel::parameter_info(const std::string& name) const {
                      .unit = unit.name(),
                      .shape = param.place.param.shape,
                      .state = unit.gradient.open ? UnitState::reducing : unit.slot.state,
+                     .phase = unit.phase,
                      .shards = {}};
   if (unit.ranks() == 1) {
     info.shards.push_back(

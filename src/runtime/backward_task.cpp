@@ -17,6 +17,7 @@ void Engine::drop_failed_task() {
   captured_ = 0;
   gradients_.abandon();
   schedule_.spoil();
+  phases_.rest();
   if (depth_ == 0) state_ = TrainingState::idle;
 }
 
@@ -33,6 +34,7 @@ void Engine::enter_task() {
   state_ = TrainingState::forward_backward;
   notice_writes();
   follow_scopes(/*between_tasks=*/false);
+  note_memory();  // what forward left
   torch::autograd::Engine::get_default_engine().queue_callback(
       [weak = weak_from_this(), task = task_, alive] {
         if (const auto engine = weak.lock()) engine->end_task(task);
@@ -46,11 +48,14 @@ void Engine::end_task(int task) {
   const bool captured = std::exchange(captured_, 0) != 0;
   if (depth_ == 0) state_ = TrainingState::idle;
   try {
+    phases_.ends_backward();
     finish_task();
+    phases_.rest();
   } catch (...) {
     fail(std::current_exception());
     schedule_.spoil();
     try {
+      phases_.rest();
       gradients_.abandon();
     } catch (const std::exception&) {
       // The group has failed, which is what is thrown below.
@@ -72,6 +77,8 @@ void Engine::finish_task() {
   if (schedule_.went_over()) change_over();
   gradients_.at_task_end(planned);
   note_memory();
+  sample_memory("end of backward");
+  memory_.end_backward();
   if (gradients_.sync)
     for (const auto& check : after_backward) check(*this);
   if (!schedule_.following() || schedule_.at_end()) {

@@ -1,6 +1,7 @@
 // Cycles of a model, and the plans that come from them. See Note [Cycles].
 #include "base/host_pool.h"
 #include "runtime/engine.h"
+#include "runtime/memory_report.h"
 
 namespace fsdp::detail {
 
@@ -27,6 +28,7 @@ void Engine::begin_cycle(Mode mode) {
   if (mode == Mode::train && waiting && !schedule_.spoilt()) return;
   end_cycle();
   mode_ = mode;
+  if (mode == Mode::train) memory_.begin_training_cycle();
   schedule_.begin(plans_.likely(kind()));
   in_cycle_ = true;
   backward_seen_ = false;
@@ -54,14 +56,25 @@ void Engine::adopt_plan() {
                      .stays_after_backward = keeps_ && unit->arena_bytes() > 0});
   schedule_.leave_plan();
   plans_.add(kind(), schedule_.recorded(), needs, plan_options(options));
-  // The first plan of a training says how much the slots need, which is less than was taken at first.
-  const bool first = mode_ == Mode::train && plans_.trainings() == 1;
-  if (first || plans_.arena_bytes() > executor_.arena_bytes()) executor_.reserve(plans_.arena_bytes());
-  if (!gradients_.alone()) gradients_.reserve(plans_.buffer_bytes());
+  try {
+    reserve_planned();
+  } catch (...) {
+    plans_.clear();  // they expect memory that is not there
+    throw;
+  }
   if (mode_ == Mode::train)
     for (const auto& unit : units) unit->read_backward = plans_.has(kind(), {unit->id, Phase::backward});
   trim_host_pool();  // what the recorded cycle needed besides is not needed again
   note_memory();
+}
+
+// The first plan of a training says how much the slots need, which is less than was taken at first.
+void Engine::reserve_planned() {
+  const bool first = mode_ == Mode::train && plans_.trainings() == 1;
+  if (first || plans_.arena_bytes() > executor_.arena_bytes()) reserve_slots(plans_.arena_bytes());
+  if (!gradients_.alone())
+    with_memory_report(*this, "gradient buffers", plans_.buffer_bytes(),
+                       [&] { gradients_.reserve(plans_.buffer_bytes()); });
 }
 
 void Engine::drop_saved() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/graph_task.h"
+#include "runtime/memory_report.h"
 #include "watch/messages.h"
 #include "watch/quiet.h"
 
@@ -14,7 +15,8 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
                std::unique_ptr<StepMode> mode_)
     : Model(world_, module_, options_, std::move(mesh_), std::move(mode_)),
       executor_(world_.device(), options_.limit_all_gathers),
-      gradients_(mesh, mode.get(), options_.check_gradients, world_.device(), schedule_, units, host.get()) {}
+      gradients_(mesh, mode.get(), options_.check_gradients, world_.device(), schedule_, units, host.get()),
+      phases_(units, world_.rank()) {}
 
 Engine::~Engine() {
   try {
@@ -52,8 +54,12 @@ void Engine::start() {
   for (const auto& unit : units) unit->slot.is_private = sharded && unit->ranks() == 1;
   for (UnitParam* param : params) watch(*param);
   gradients_.start();
-  executor_.reserve(Executor::first_estimate(units, options.limit_all_gathers));
+  reserve_slots(Executor::first_estimate(units, options.limit_all_gathers));
   note_memory();
+}
+
+void Engine::reserve_slots(int64_t bytes) {
+  with_memory_report(*this, "slots of gathered units", bytes, [&] { executor_.reserve(bytes); });
 }
 
 void Engine::enter(const std::vector<at::Tensor>& arguments) {
@@ -87,6 +93,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
 void Engine::leave() {
   const bool failed = std::exchange(call_failed_, false);
   if (--depth_ > 0 || graph_task() != -1) return;
+  phases_.rest();
   if (failed) return leave_failed();
   if (mode_ == Mode::train && !eval_inside_cycle_) return;
   eval_inside_cycle_ = false;
@@ -106,6 +113,8 @@ void Engine::fail_call(const std::exception& error) {
   const auto* known = dynamic_cast<const c10::Error*>(&error);
   mesh.leaving(std::string("its call of the model threw: ") +
                (known != nullptr ? known->what_without_backtrace() : error.what()));
+  if (known != nullptr && is_no_memory(error))
+    throw with_report(*this, "an operator inside the model", 0, error);
 }
 
 void Engine::leave_failed() {

@@ -15,9 +15,12 @@
 #include "plan/known_plans.h"
 #include "plan/schedule.h"
 #include "runtime/executor.h"
+#include "runtime/full_gradients.h"
 #include "runtime/gradients.h"
 #include "runtime/ledger.h"
+#include "runtime/memory_watch.h"
 #include "runtime/model.h"
+#include "runtime/unit_phase.h"
 
 namespace fsdp::detail {
 
@@ -31,7 +34,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   // --- from the public handle
   void enter(const std::vector<at::Tensor>& arguments);
   void leave();
-  // The call that is about to be left throws `error`.
+  // The call that is about to be left throws `error`. One of memory is thrown from here, with a report.
   void fail_call(const std::exception& error);
   // Scopes are numbered; one may end before another that began later.
   int open_full_params(const FullParamsOptions& options);
@@ -88,9 +91,12 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   bool tells_gradients() const { return static_cast<bool>(on_gradient_); }
 
   TrainingState training_state() const { return state_; }
+  UnitPhases& phases() { return phases_; }
   std::exception_ptr last_error() const { return last_error_; }
   Ledger ledger() const { return take_ledger(*this, executor_, gradients_); }
   MemoryStats memory_stats(int64_t optimizer_bytes) const override;
+  void reset_peak_memory() { memory_.reset(ledger().total()); }
+  MemoryWatch& memory() { return memory_; }
 
  private:
   enum class Mode : uint8_t { train, eval };
@@ -99,8 +105,9 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
     FullParamsOptions options;
     std::vector<Unit*> units;
     std::vector<at::Tensor> whole;
+    std::unique_ptr<FullGradients> gradients;  // null: it has none
   };
-  std::vector<Unit*> units_under(const std::string& path, const char* doing) const;
+  std::vector<Unit*> units_under(const std::string& path, const char* doing, bool recurse = true) const;
   void go_on_to(Unit& unit, Access access);
   bool obey(const std::vector<Instruction>& steps, bool ready);
   bool change_over();
@@ -115,6 +122,8 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void release_passing();
   void tell_gradients(bool backward_ended);
   void adopt_plan();
+  void reserve_slots(int64_t bytes);
+  void reserve_planned();
   void enter_task();
   void end_task(int task);
   void finish_task();
@@ -132,11 +141,13 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void watch(UnitParam& param);
   void watch_accumulator(UnitParam& param);
   void warn_of_equal_batches(const std::vector<at::Tensor>& arguments);
-  void note_memory() { peak_bytes_ = std::max(peak_bytes_, ledger().total()); }
+  void note_memory() { memory_.note(ledger().total()); }
+  void sample_memory(const std::string& moment);
 
   Schedule schedule_;
   Executor executor_;
   Gradients gradients_;
+  UnitPhases phases_;
   KnownPlans plans_;
   std::vector<bool> trained_;  // which parameters are, where some were frozen or thawed
   Mode mode_ = Mode::train;
@@ -162,7 +173,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   std::map<int, FullScope> full_scopes_;
   int next_scope_ = 0;
   int64_t captured_ = 0;  // gradients seen by the hook before AccumulateGrad and not after it
-  int64_t peak_bytes_ = 0;
+  MemoryWatch memory_;
 };
 
 // The model that has the units now.

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "base/assert.h"
+#include "runtime/memory_report.h"
 #include "watch/quiet.h"
 
 namespace fsdp::detail {
@@ -168,7 +169,9 @@ void Executor::gather(Unit& unit, int64_t offset) {
   const int64_t place = own ? -1 : offset;
   at::Tensor memory = arena_;
   if (place < 0 && unit.spec.slot_bytes() > 0)
-    memory = own ? own_memory(unit.spec.slot_bytes()) : allocate(unit.spec.slot_bytes());
+    memory = with_memory_report(*unit.engine, "a slot outside the arena", unit.spec.slot_bytes(), [&] {
+      return own ? own_memory(unit.spec.slot_bytes()) : allocate(unit.spec.slot_bytes());
+    });
   readers_.wait_for_others();
   carve_slots(unit, memory, std::max(place, int64_t{0}));
   unit.slot.offset = place;

@@ -11,24 +11,28 @@ namespace fsdp::detail {
 
 namespace {
 
-bool lies_under(const std::string& name, const std::string& path) {
-  return path.empty() || name == path || name.starts_with(path + ".");
+// `recurse`: in modules inside the one at `path` too.
+bool lies_under(const std::string& name, const std::string& path, bool recurse) {
+  if (name == path) return true;
+  if (!path.empty() && !name.starts_with(path + ".")) return false;
+  return recurse || name.find('.', path.empty() ? 0 : path.size() + 1) == std::string::npos;
 }
 
-bool has_param_under(const Unit& unit, const std::string& path) {
+bool has_param_under(const Unit& unit, const std::string& path, bool recurse) {
   return std::any_of(unit.params.begin(), unit.params.end(), [&](const auto& param) {
     return std::any_of(param->names.begin(), param->names.end(),
-                       [&](const std::string& name) { return lies_under(name, path); });
+                       [&](const std::string& name) { return lies_under(name, path, recurse); });
   });
 }
 
 }  // namespace
 
-std::vector<Unit*> Engine::units_under(const std::string& path, const char* doing) const {
+std::vector<Unit*> Engine::units_under(const std::string& path, const char* doing, bool recurse) const {
   std::vector<Unit*> found;
   for (const auto& unit : units)
-    if (has_param_under(*unit, path)) found.push_back(unit.get());
-  TORCH_CHECK(!found.empty(), "fsdp: ", doing, ": no parameter lies under '", path, "'");
+    if (has_param_under(*unit, path, recurse)) found.push_back(unit.get());
+  TORCH_CHECK(!found.empty(), "fsdp: ", doing, ": no parameter lies ", recurse ? "" : "directly ", "under '",
+              path, "'", recurse ? "" : "; set recurse, or give the path of a module that has some");
   return found;
 }
 
@@ -48,18 +52,24 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
   end_cycle();
   const Quiet quiet;
   executor_.release_all();
-  FullScope scope{.options = options_, .units = {}, .whole = {}};
-  for (Unit* unit : units_under(options_.module, "full_params()")) {
-    if (is_whole(*unit)) continue;  // a scope around this one has it
-    scope.units.push_back(unit);
-    try {
+  FullScope scope{.options = options_, .units = {}, .whole = {}, .gradients = {}};
+  const std::vector<Unit*> wanted = units_under(options_.module, "full_params()", options_.recurse);
+  try {
+    for (Unit* unit : wanted) {
+      if (is_whole(*unit)) continue;  // a scope around this one has it
+      scope.units.push_back(unit);
       make_whole(*unit, scope);
-    } catch (...) {
-      give_up(scope);
-      throw;
     }
+    if (options_.gradients) {
+      wait_for_host();
+      scope.gradients = std::make_unique<FullGradients>(*this, scope.units, options_);
+    }
+  } catch (...) {
+    give_up(scope);
+    throw;
   }
   state_ = TrainingState::summon_full_params;
+  phases_.summon(scope.units);
   full_scopes_.emplace(next_scope_, std::move(scope));
   return next_scope_++;
 }
@@ -128,12 +138,14 @@ void Engine::close_full_params(int scope_) {
   full_scopes_.erase(found);
   if (scope.options.write_back) announce_change();
   const Quiet quiet;
+  if (scope.gradients) scope.gradients->close(scope.options.write_back);
   std::span<const at::Tensor> rest = scope.whole;
   for (Unit* unit : scope.units) {
     take_apart(*unit, rest.first(unit->regions.size()), scope.options);
     rest = rest.subspan(unit->regions.size());
   }
   for (UnitParam* param : params) watch(*param);
+  phases_.dismiss(scope.units);
   if (full_scopes_.empty()) state_ = TrainingState::idle;
   scope.whole.clear();
   trim_host_pool();

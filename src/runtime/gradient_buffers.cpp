@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/gradients.h"
+#include "runtime/memory_report.h"
 #include "watch/quiet.h"
 
 namespace fsdp::detail {
@@ -85,7 +86,9 @@ at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
     if (!region.gradient.shown) return region.gradient.shard;
     GradientShards::forget(region);
   }
-  return at::empty({region.spec.layout.total(unit.ranks())}, region.home.options().dtype(region.reduce()));
+  return with_memory_report(*unit.engine, "a gradient buffer", region.spec.buffer_bytes(), [&] {
+    return at::empty({region.spec.layout.total(unit.ranks())}, region.home.options().dtype(region.reduce()));
+  });
 }
 
 void Gradients::clear_padding(Unit& unit) {

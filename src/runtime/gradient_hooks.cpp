@@ -47,6 +47,7 @@ void Engine::after_accumulate(UnitParam& param) {
   --captured_;
   try {
     gradients_.arrived(param);
+    phases_.arrived(param);
   } catch (...) {
     fail(std::current_exception());
     throw;

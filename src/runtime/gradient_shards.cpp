@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "runtime/backward_stepper.h"
+#include "runtime/memory_report.h"
 #include "watch/observer.h"
 
 namespace fsdp::detail {
@@ -43,7 +44,9 @@ at::Tensor GradientShards::fresh_shard(const UnitRegion& region) const {
   if (region.spec.gradient_on_host) return host_->memory->take(n, region.gradient_type());
   const auto options = region.home.options().dtype(region.gradient_type());
   const bool reduced = !region.reduce_path->alone();  // and so written whole, padding included
-  return policy_.clears_padding && !reduced ? at::zeros({n}, options) : at::empty({n}, options);
+  return with_memory_report(*region.unit->engine, "a gradient shard", region.spec.gradient_bytes(), [&] {
+    return policy_.clears_padding && !reduced ? at::zeros({n}, options) : at::empty({n}, options);
+  });
 }
 
 bool GradientShards::all_show(const UnitRegion& region, const c10::StorageImpl& storage) {

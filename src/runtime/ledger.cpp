@@ -69,9 +69,16 @@ MemoryStats Engine::memory_stats(int64_t optimizer_bytes) const {
   stats.optimizer_bytes = optimizer_bytes;
   stats.host_bytes = host ? host->memory->bytes() : 0;
   stats.current_bytes = now.total() + optimizer_bytes;
-  stats.peak_bytes = std::max(peak_bytes_, now.total());
+  stats.peak_bytes = std::max(memory_.peak(), now.total());
+  stats.step_peak_bytes = std::max(memory_.step_peak(), now.total());
   stats.saved_bytes = whole - now.total();
   return stats;
+}
+
+void Engine::sample_memory(const std::string& moment) {
+  if (!memory_.records() || mode_ != Mode::train) return;
+  note_memory();
+  memory_.sample(moment, memory_stats(0));
 }
 
 }  // namespace fsdp::detail

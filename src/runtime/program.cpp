@@ -9,20 +9,25 @@ void Engine::use(Unit& unit) {
   executor_.enter_phase(phase);
   if (unit.stale() && unit.slot.state != UnitState::sharded) executor_.renew(unit);
   if (eval_inside_cycle_) {
+    phases_.reads(unit, phase);
     executor_.gather_now(unit, units);
     return;
   }
   if (phase == Phase::backward) enter_task();
+  phases_.reads(unit, phase);
   unit.last_read = phase;
   const Access access{unit.id, phase};
   const bool same_run = schedule_.current() != nullptr && *schedule_.current() == access;
   // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
-  if (!unit.slot.is_private && !same_run)
+  if (!unit.slot.is_private && !same_run) {
     go_on_to(unit, access);
-  else if (unit.slot.state == UnitState::gathered)
+    if (memory_.records()) sample_memory((phase == Phase::forward ? "forward " : "backward ") + unit.name());
+  } else if (unit.slot.state == UnitState::gathered) {
     executor_.read(unit);
-  else
+  } else {
     executor_.gather_now(unit, units);
+    if (!unit.in_place()) note_memory();
+  }
 }
 
 void Engine::go_on_to(Unit& unit, Access access) {
@@ -50,6 +55,7 @@ void Engine::go_on_to(Unit& unit, Access access) {
 bool Engine::obey(const std::vector<Instruction>& steps, bool ready) {
   executor_.release_overdue();
   for (const Instruction& step : steps) {
+    if (task_ != -1) phases_.obeys(step);
     if (of_gradients(step.action))
       gradients_.obey(step);
     else if (ready)

@@ -140,9 +140,44 @@ uint64_t ShardedModel::state_hash() const {
   return mode_of(engine_).hash(engine.units, engine.mesh);
 }
 
+void ShardedModel::reset_peak_memory() { current(engine_).reset_peak_memory(); }
+void ShardedModel::record_memory(bool on) { current(engine_).memory().record(on); }
+std::vector<MemorySample> ShardedModel::memory_timeline() const {
+  return current(engine_).memory().timeline();
+}
+
+void ShardedModel::on_transition(std::function<void(const UnitTransition&)> listener) {
+  current(engine_).phases().listen(std::move(listener));
+}
+
 std::vector<OpStats> ShardedModel::comm_stats() const { return current(engine_).mesh.stats(); }
 TrainingState ShardedModel::training_state() const { return current(engine_).training_state(); }
 std::exception_ptr ShardedModel::last_error() const { return current(engine_).last_error(); }
+
+void ShardedModel::to(c10::Device device, bool /*non_blocking*/) const {
+  const c10::Device here = current(engine_).world.device();
+  const bool same = device.type() == here.type() && (!device.has_index() || device.index() == here.index());
+  TORCH_CHECK(same || (device.is_cpu() && here.is_cpu()), "fsdp: to(", device, "): the model is sharded on ",
+              here,
+              " and cannot be moved. Set InitOptions::device, or pass another World to fully_shard(); for "
+              "whole parameters in host memory use full_params() with FullParamsOptions::offload.");
+}
+
+void ShardedModel::to(at::ScalarType dtype, bool /*non_blocking*/) const {
+  for (const auto* param : current(engine_).params) {
+    const at::ScalarType kept = param->region().master();
+    TORCH_CHECK(!c10::isFloatingType(kept) || kept == dtype, "fsdp: to(", dtype,
+                "): the shard of parameter '", param->names.front(), "' is ", kept,
+                " and cannot be converted. To compute in another dtype, set ShardOptions::precision, for "
+                "example fsdp::bf16(); to keep shards and optimizer state in it, set Precision::master or "
+                "convert the module before fully_shard().");
+  }
+}
+
+void ShardedModel::to(c10::Device device, at::ScalarType dtype, bool non_blocking) const {
+  to(device, non_blocking);
+  to(dtype, non_blocking);
+}
 
 void ShardedModel::train(bool on) { current(engine_).module.train(on); }
 bool ShardedModel::is_training() const { return current(engine_).module.is_training(); }

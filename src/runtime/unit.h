@@ -112,7 +112,8 @@ struct UnitParam {
   at::Tensor slice;     // of the shard: what optimizers see
   at::Tensor trap;      // stands in the module's .grad(): optimizers on the module are answered in words
   std::shared_ptr<torch::autograd::Node> accumulator;
-  bool hooked = false;  // autograd tells us of its gradients
+  bool hooked = false;   // autograd tells us of its gradients
+  bool arrived = false;  // its gradient has, in the backward in progress; written by UnitPhases
 
   ParamGradient gradient;  // written by Gradients and the StepMode
 
@@ -155,6 +156,9 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
 
   UnitSlot slot;
   UnitGradient gradient;
+  bool cast_inputs = true;  // of its operators, to its compute dtype: Note [Inputs of units]
+  std::optional<at::ScalarType> output = {};  // of its operators, where its own precision says so
+  UnitPhase phase = UnitPhase::idle;          // written by UnitPhases alone
   Phase last_read = Phase::forward;
   bool read_backward = true;    // as far as the plan knows
   int pins = 0;                 // operators in flight that read it
@@ -177,6 +181,8 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   void before_touch() override;
   void check_write() const override;
   std::exception_ptr explain(const std::exception_ptr& error) override;
+  bool casts_inputs() const override { return cast_inputs; }
+  std::optional<at::ScalarType> output_type() const override { return output; }
   Comm* batch_norm_ranks() override;
 
   bool in_place() const;  // needs no slot at all

@@ -1,6 +1,7 @@
 // Units as the observer sees them.
 #include "runtime/divergence.h"
 #include "runtime/engine.h"
+#include "runtime/memory_report.h"
 
 namespace fsdp::detail {
 
@@ -33,7 +34,7 @@ void Unit::before_write() { engine->before_write(*this); }
 void Unit::check_write() const { engine->check_write(*this); }
 
 std::exception_ptr Unit::explain(const std::exception_ptr& error) {
-  const auto told = with_advice(error, engine->units);
+  const auto told = with_report(*engine, with_advice(error, engine->units));
   engine->fail(told);
   return told;
 }

@@ -109,6 +109,7 @@ void add_options(Facts& facts, const ShardOptions& options) {
   flag("share_shards", options.share_shards);
   flag("sync_module_states", options.sync_module_states);
   flag("sync_batchnorm", options.sync_batchnorm);
+  flag("cast_unit_inputs", options.cast_unit_inputs);
   flag("check_gradients", options.check_gradients);
   add("check_replicas_every", options.check_replicas_every);
   flag("offload.params", options.offload.params);

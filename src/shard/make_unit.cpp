@@ -7,8 +7,10 @@
 #include <algorithm>
 
 #include "runtime/checks.h"
+#include "runtime/memory_report.h"
 #include "shard/sharding.h"
 #include "watch/messages.h"
+#include "watch/unit_casts.h"
 
 namespace fsdp::detail {
 
@@ -24,6 +26,8 @@ std::shared_ptr<Unit> Sharding::make_unit(const PlannedUnit& planned) {
   auto unit = std::make_shared<Unit>(world_.device());
   unit->engine = engine_.get();
   unit->spec = make_unit_spec(planned.decl, choose(planned));
+  unit->cast_inputs = planned.options.precision.value_or(options_.precision).cast_inputs;
+  if (planned.options.precision) unit->output = planned.options.precision->output;
   make_regions(*unit);
   for (const Placement& place : unit->spec.layout.params) unit->params.push_back(make_param(*unit, place));
   for (const auto& region : unit->regions) make_shard(*region);
@@ -111,10 +115,15 @@ at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
   const auto options = at::TensorOptions().dtype(region.master()).device(world_.device());
   const int64_t n = region.spec.layout.shard_numel;
   if (region.spec.on_host) return engine_->host->memory->take(n, region.master()).zero_();
-  if (!region.spec.shared_shards) return at::zeros({n}, options);
+  if (!region.spec.shared_shards)
+    return with_memory_report(*engine_, "the shard of a unit", region.spec.shard_bytes(),
+                              [&] { return at::zeros({n}, options); });
   Comm& row = engine_->mesh.row;
   const int64_t bytes = region.spec.shard_bytes();
-  shared = row.allocate(MemoryUse::gather, bytes * row.size(), at::kByte).view(region.master());
+  shared =
+      with_memory_report(*engine_, "the shards of a unit, which the ranks share", bytes * row.size(), [&] {
+        return row.allocate(MemoryUse::gather, bytes * row.size(), at::kByte);
+      }).view(region.master());
   char* own = static_cast<char*>(shared.mutable_data_ptr()) + bytes * row.rank();
   return at::from_blob(
       own, {n}, [owner = shared](void*) {}, options);
@@ -141,7 +150,9 @@ void Sharding::make_shard(UnitRegion& region) {
     for (UnitParam* param : params)
       defer(param->tensor, [this, param](const at::Tensor& value) { keep_slice(*param, value); });
   } else {
-    at::Tensor whole = at::zeros({region.spec.total()}, options);
+    at::Tensor whole = with_memory_report(*engine_, "a unit before it is sharded",
+                                          region.spec.total() * region.spec.master.bytes,
+                                          [&] { return at::zeros({region.spec.total()}, options); });
     for (const UnitParam* param : params) first_values(*param, whole);
     if (options_.sync_module_states && world_.size() > 1 && whole.numel() > 0)
       engine_->mesh.all.broadcast(as_reals(whole), 0, unit.name()).wait();
@@ -154,7 +165,7 @@ void Sharding::make_shard(UnitRegion& region) {
   region.shard_tag = mark(region.shard, TagKind::shard, &region);
   region.shard = watched(region.shard);
   region.version = region.shard._version();
-  region.home = watched(at::empty({0}, options));
+  region.home = as_parameter(at::empty({0}, options));
   if (engine_->host && options_.offload.optimizer && !region.spec.on_host)
     region.host_memory = engine_->host->memory;
   if (region.spec.on_host && n > 0)
@@ -164,6 +175,11 @@ void Sharding::make_shard(UnitRegion& region) {
   if (region.spec.in_place())
     region.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
         region.parameter_tag.point(region.shard.mutable_data_ptr(), world_.device()));
+}
+
+// With the keys that a module's parameters have.
+at::Tensor Sharding::as_parameter(const at::Tensor& tensor) const {
+  return options_.cast_unit_inputs ? with_casts(watched(tensor)) : watched(tensor);
 }
 
 // From here on the module's tensor is a view of what is gathered, and has no memory of its own.
@@ -178,7 +194,7 @@ void Sharding::move_into(UnitParam& param) {
     return view;
   };
   refuse_old_graphs(param.tensor, param.names.front());
-  take_place(param.tensor, watched(over(region.storage)));
+  take_place(param.tensor, as_parameter(over(region.storage)));
   param.poison = make_poison(&region.parameter_tag, world_.device(), region.storage.nbytes(),
                              sharded_message(param.names.front()));
   param.trap =

@@ -47,6 +47,7 @@ class Sharding {
   at::Tensor host_copy(const UnitRegion& region) const;
   void make_shard(UnitRegion& region);
   std::unique_ptr<UnitParam> make_param(Unit& unit, const Placement& place);
+  at::Tensor as_parameter(const at::Tensor& tensor) const;
   void move_into(UnitParam& param);
   void defer(const at::Tensor& tensor, std::function<void(const at::Tensor&)> takes);
   void replay();

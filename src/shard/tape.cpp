@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "watch/unit_casts.h"
+
 namespace fsdp::detail {
 
 namespace {
@@ -73,7 +75,7 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
   if (running)
     running->record(op, *stack);
   else
-    op.callBoxed(stack);
+    call_with_casts(op, *stack);
 }
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, registry) {

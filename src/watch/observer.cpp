@@ -96,6 +96,11 @@ class Passage {
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
+  // What to throw where the kernel met `error`.
+  std::exception_ptr explain(const std::exception_ptr& error) const {
+    return pinned_.empty() ? error : pinned_.front()->explain(error);
+  }
+
  private:
   struct Lent {
     at::Tensor tensor;
@@ -200,7 +205,11 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (traits.instead != nullptr)
     if (WatchedUnit* unit = unit_among(arguments); unit != nullptr && traits.instead(*stack, *unit)) return;
   const bool magnitudes = makes_magnitudes(traits, arguments);
-  op.redispatchBoxed(keys & kBelow, stack);
+  try {
+    op.redispatchBoxed(keys & kBelow, stack);
+  } catch (const c10::OutOfMemoryError&) {
+    std::rethrow_exception(passage.explain(std::current_exception()));
+  }
   if (!magnitudes) return;
   const at::Tensor result = torch::jit::pop(*stack).toTensor();
   mark(result, TagKind::magnitudes, nullptr);

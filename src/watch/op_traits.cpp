@@ -33,6 +33,14 @@ bool hides_inputs(std::string_view name) {
          is_one_of(name, {"aten::set_", "aten::_nested_view_from_buffer"});
 }
 
+// Operators whose result depends on the dtypes of their inputs, not on values alone, are left as they are.
+bool may_cast_inputs(std::string_view name, const OpTraits& traits) {
+  return traits.writes == 0 && !traits.view && !traits.metadata && !traits.hides &&
+         name.find("_backward") == std::string_view::npos &&
+         !is_one_of(name, {"aten::to", "aten::_to_copy", "aten::type_as", "aten::result_type",
+                           "aten::_has_compatible_shallow_copy_type"});
+}
+
 OpTraits find_traits(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view name = schema.name();
@@ -49,10 +57,13 @@ OpTraits find_traits(const c10::OperatorHandle& op) {
   for (size_t i = 0; i < traits.arguments && i < 64; ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
     if (alias != nullptr && alias->isWrite()) traits.writes |= uint64_t{1} << i;
+    if (is_one_of(schema.arguments()[i].name(), {"running_mean", "running_var"}))
+      traits.statistics |= uint64_t{1} << i;
   }
   traits.metadata = op.hasTag(at::Tag::inplace_view) ||
                     is_one_of(name, {"aten::requires_grad_", "aten::detach_", "aten::retain_grad"});
   traits.view = traits.writes == 0 && returns_views_only(schema) && !may_copy(name);
+  traits.casts = may_cast_inputs(name, traits);
   return traits;
 }
 

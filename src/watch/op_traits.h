@@ -19,9 +19,12 @@ struct OpTraits {
   bool absolute = false;         // abs
   bool largest = false;          // the largest of all elements, or along a dimension
   OpOverride instead = nullptr;  // what we may run in its place
+  bool casts = false;            // its inputs may be cast: Note [Inputs of units]
   uint64_t writes = 0;           // bit i: argument i is written to
+  uint64_t statistics = 0;       // bit i: argument i is updated though its schema does not say so
 
   bool writes_argument(size_t i) const { return i < 64 && ((writes >> i) & 1) != 0; }
+  bool is_statistic(size_t i) const { return i < 64 && ((statistics >> i) & 1) != 0; }
 };
 
 // Looked up once per operator and thread.

@@ -1,10 +1,12 @@
 // Whom watched memory belongs to: all that the observer knows of a sharded model.
 #pragma once
 
+#include <c10/core/ScalarType.h>
 #include <fsdp/comm.h>
 
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace fsdp::detail {
@@ -36,6 +38,11 @@ class WatchedUnit {
   // An operator met `error`. It is kept for last_error(); returns what to throw, with advice where there is
   // any.
   virtual std::exception_ptr explain(const std::exception_ptr& error) = 0;
+
+  // Note [Inputs of units]: whether inputs of its operators are cast to its compute dtype, and to what their
+  // results are; none: as they come.
+  virtual bool casts_inputs() const = 0;
+  virtual std::optional<at::ScalarType> output_type() const = 0;
 
   // The ranks over which BatchNorm takes its statistics; null: this one alone.
   virtual Comm* batch_norm_ranks() = 0;

@@ -26,6 +26,7 @@ constexpr auto kToy = c10::DeviceType::PrivateUse1;
 constexpr uintptr_t kFar = uintptr_t{1} << 52;  // no address of a process has this bit
 
 std::atomic<int64_t> bytes_in_use = 0;
+std::atomic<int64_t> most_bytes = kToyUnlimited;
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kToyDevices> current_streams{};
 std::mutex waits_mutex;
@@ -55,6 +56,8 @@ class ToyAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device device = toy_device(current_device);
     if (bytes == 0) return {nullptr, device};
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes_in_use + static_cast<int64_t>(bytes) <= most_bytes,
+                     "toy: out of memory: ", bytes, " bytes asked, ", bytes_in_use.load(), " in use");
     auto block = std::make_unique<Block>(bytes);
     void* memory = far_from(block->memory);
     return {memory, block.release(), [](void* one) { delete static_cast<Block*>(one); }, device};
@@ -211,5 +214,7 @@ std::vector<std::pair<c10::StreamId, c10::StreamId>> toy_waits() {
 }
 
 int64_t toy_bytes() { return bytes_in_use; }
+
+void toy_limit(int64_t bytes) { most_bytes = bytes; }
 
 }  // namespace fsdp::testing

@@ -10,6 +10,7 @@
 
 #include <c10/core/Stream.h>
 
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,9 @@ c10::Device toy_device(int index = 0);
 std::vector<std::pair<c10::StreamId, c10::StreamId>> toy_waits();
 // Bytes in use on all toy devices of this process.
 int64_t toy_bytes();
+// From now on an allocation that would make them more than `bytes` throws c10::OutOfMemoryError.
+constexpr int64_t kToyUnlimited = std::numeric_limits<int64_t>::max();
+void toy_limit(int64_t bytes);
 
 // Moves data of toy devices through copies on the host and gloo.
 c10::intrusive_ptr<::c10d::Backend> make_toy_backend(const c10::intrusive_ptr<::c10d::Store>& store, int rank,

@@ -1,0 +1,42 @@
+// Whole gradients in a full_params() scope.
+#pragma once
+
+#include <fsdp/scopes.h>
+
+#include <vector>
+
+#include "runtime/model.h"
+
+namespace fsdp::detail {
+
+// While a scope lives, the module's .grad() of its units are whole. Outside they are traps (UnitParam::trap).
+class FullGradients {
+ public:
+  // Gathers the slices' .grad() of `units`, which the module's parameters then have. Collective.
+  FullGradients(Model& model, const std::vector<Unit*>& units, const FullParamsOptions& options);
+
+  // The module's .grad() become what they were. With `write_back` the slices' .grad() take the values first,
+  // and have none where the module's was dropped.
+  void close(bool write_back);
+
+ private:
+  struct Part {
+    UnitRegion* region;
+    at::Tensor whole;  // [total], in the gradients' dtype
+  };
+  struct Grad {
+    UnitParam* param;
+    at::Tensor before;  // the module's .grad()
+    bool somewhere;     // some rank has a gradient of it
+  };
+  void ask_ranks();
+  void gather(UnitRegion& region, const FullParamsOptions& options);
+  const at::Tensor& whole_of(const UnitParam& param) const;
+  void write_back(UnitParam& param) const;
+
+  Model& model_;
+  std::vector<Grad> grads_;
+  std::vector<Part> parts_;  // empty where this rank does not have them
+};
+
+}  // namespace fsdp::detail
