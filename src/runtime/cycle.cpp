@@ -1,21 +1,9 @@
 // Cycles of a model, and the plans that come from them. See Note [Cycles].
 #include "base/host_pool.h"
 #include "runtime/engine.h"
+#include "runtime/plan_options.h"
 
 namespace fsdp::detail {
-
-namespace {
-
-PlanOptions plan_options(const ShardOptions& options) {
-  // More slots look further ahead.
-  const int ahead = std::max(1, options.limit_all_gathers - 1);
-  return {.forward_ahead = options.forward_prefetch.value_or(ahead),
-          .backward_ahead = ahead,
-          .max_slots = options.limit_all_gathers,
-          .backward = static_cast<Prefetch>(options.backward_prefetch)};
-}
-
-}  // namespace
 
 void Engine::begin_cycle(Mode mode) {
   const bool waiting = in_cycle_ && mode_ == Mode::train && !backward_seen_ && schedule_.current() != nullptr;
@@ -52,7 +40,7 @@ void Engine::adopt_plan() {
                      .stays_gathered = unit->spec.stays_gathered,
                      .buffer_bytes = unit->planned_buffer_bytes()});
   schedule_.leave_plan();
-  plans_.add(kind(), schedule_.recorded(), needs, plan_options(options));
+  plans_.add(kind(), schedule_.recorded(), needs, plan_options(options, units));
   // The first plan of a training says how much the slots need, which is less than was taken at first.
   const bool first = mode_ == Mode::train && plans_.trainings() == 1;
   if (first || plans_.arena_bytes() > executor_.arena_bytes()) executor_.reserve(plans_.arena_bytes());
