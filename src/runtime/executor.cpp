@@ -167,8 +167,9 @@ void Executor::gather(Unit& unit, int64_t offset) {
   const bool own = unit.slot.is_private || unit.needs_own_slot(from);
   const int64_t place = own ? -1 : offset;
   at::Tensor memory = arena_;
+  const bool shared = !own && sharer_ != nullptr && sharer_->shares_memory();
   if (place < 0 && unit.spec.slot_bytes() > 0)
-    memory = own ? own_memory(unit.spec.slot_bytes()) : allocate(unit.spec.slot_bytes());
+    memory = shared ? allocate(unit.spec.slot_bytes()) : own_memory(unit.spec.slot_bytes());
   readers_.wait_for_others();
   carve_slots(unit, memory, std::max(place, int64_t{0}));
   unit.slot.offset = place;

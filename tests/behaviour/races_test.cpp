@@ -148,15 +148,17 @@ TEST_F(Races, NoneBetweenSteps) {
       }};
   std::vector<Training> trainings;
   for (const auto& program : programs)
-    for (const bool offload : {false, true}) {
-      Training& one = trainings.emplace_back();
-      one.options.offload.params = offload;
-      one.between = program;
-    }
+    for (const bool offload : {false, true})
+      for (const bool narrow : {true, false}) {
+        Training& one = trainings.emplace_back();
+        one.options.offload.params = offload;
+        one.options.precision = narrow ? bf16() : fp32();
+        one.between = program;
+      }
   expect_ordered("between steps", trainings);
 }
 
-// Two layers, of which the second runs on a stream of its own.
+// Three layers, of which the second runs on a stream of its own beside the third.
 struct RacesTwoStreams : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     const c10::impl::VirtualGuardImpl device(x.device().type());
@@ -169,14 +171,16 @@ struct RacesTwoStreams : torch::nn::Module {
     ready.block(*side);
     {
       const c10::StreamGuard guard(*side);
-      y.copy_(one(two(h)).square().mean());
+      y.copy_(two(h).square().mean());
     }
     done.record(*side);
+    const at::Tensor z = three(h).square().mean();
     done.block(main);
-    return y + two(h).square().mean();
+    return y + z;
   }
   torch::nn::Linear one = register_module("one", torch::nn::Linear(6, 6));
   torch::nn::Linear two = register_module("two", torch::nn::Linear(6, 6));
+  torch::nn::Linear three = register_module("three", torch::nn::Linear(6, 6));
   std::optional<c10::Stream> side;
 };
 
