@@ -67,6 +67,10 @@ struct UnitOptions {
   std::optional<bool> reshard_after_forward = {};
   std::optional<int> reshard_group = {};
   std::optional<Precision> precision = {};
+  // Names of the units that are gathered when this one is used in forward or in backward, in this order, from
+  // the second step on: instead of looking ahead, and beyond limit_all_gathers. Empty: none.
+  std::optional<std::vector<std::string>> forward_prefetch = {};
+  std::optional<std::vector<std::string>> backward_prefetch = {};
 };
 
 struct ShardOptions {

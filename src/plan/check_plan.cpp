@@ -41,11 +41,23 @@ class SlotModel {
     if (slot->offset != step.offset) return "it was gathered at " + std::to_string(slot->offset);
     if (step.action == Action::use) {
       slot->used = true;
+      slot->listed = false;
       return "";
     }
     const bool used = slot->used;
     slot.reset();
     return used ? "" : "it was gathered and never used";
+  }
+
+  // A run begins, for which `list` is to be gathered: it takes no slots until it is used.
+  void begin_run(UnitId own, const std::vector<UnitId>* list) {
+    listed_.clear();
+    if (list == nullptr) return;
+    for (const UnitId unit : *list) {
+      if (unit == own || static_cast<size_t>(unit) >= slots_.size()) continue;
+      listed_.push_back(unit);
+      if (auto& slot = slots_[static_cast<size_t>(unit)]) slot->listed = true;
+    }
   }
 
   bool has(UnitId unit) const { return slots_[static_cast<size_t>(unit)].has_value(); }
@@ -61,6 +73,7 @@ class SlotModel {
   struct Slot {
     int64_t offset = 0;
     bool used = false;
+    bool listed = false;  // gathered for a list, and not used since
   };
 
   std::string gather(const Instruction& step) {
@@ -71,12 +84,14 @@ class SlotModel {
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (!slots_[i]) continue;
       taken.push_back({slots_[i]->offset, units_[i].slot_bytes, static_cast<UnitId>(i)});
-      if (!units_[i].stays_gathered && !units_[i].stays_after_backward) ++counted;
+      if (!units_[i].stays_gathered && !units_[i].stays_after_backward && !slots_[i]->listed) ++counted;
     }
     const std::string wrong = conflict({step.offset, units_[unit].slot_bytes}, taken, arena_bytes_);
     if (!wrong.empty()) return wrong;
-    if (max_slots_ > 0 && !units_[unit].stays_gathered && counted >= max_slots_) return "all slots are taken";
-    slots_[unit] = Slot{.offset = step.offset};
+    const bool listed = std::find(listed_.begin(), listed_.end(), step.unit) != listed_.end();
+    if (max_slots_ > 0 && !units_[unit].stays_gathered && !listed && counted >= max_slots_)
+      return "all slots are taken";
+    slots_[unit] = Slot{.offset = step.offset, .used = false, .listed = listed};
     return "";
   }
 
@@ -84,6 +99,7 @@ class SlotModel {
   const int64_t arena_bytes_;
   const int max_slots_;
   std::vector<std::optional<Slot>> slots_;
+  std::vector<UnitId> listed_;  // for the run that goes on
 };
 
 // Where gradients are while a plan is followed: in a buffer that is open, or in a sum on its way.
@@ -172,12 +188,14 @@ std::string words(const Instruction& step) {
 
 class Checker {
  public:
-  Checker(const Plan& plan, const std::vector<UnitNeed>& units, int max_slots)
-      : units_(units.size()),
-        slots_(units, plan.arena_bytes, max_slots),
+  Checker(const Plan& plan, const std::vector<UnitNeed>& units, const PlanOptions& options)
+      : options_(options),
+        units_(units.size()),
+        slots_(units, plan.arena_bytes, options.max_slots),
         gradients_(units, plan.buffer_bytes) {}
 
   std::string follow(const Moment& moment) {
+    if (moment.run) slots_.begin_run(moment.run->unit, options_.list(*moment.run));
     if (std::string wrong = follow(moment.steps, !moment.run); !wrong.empty()) return wrong;
     if (!moment.run) return gradients_.left_in_flight();
     const auto uses = std::count_if(moment.steps.begin(), moment.steps.end(), [&](const Instruction& step) {
@@ -209,6 +227,7 @@ class Checker {
     return "";
   }
 
+  const PlanOptions& options_;
   const size_t units_;
   SlotModel slots_;
   GradientModel gradients_;
@@ -217,7 +236,7 @@ class Checker {
 }  // namespace
 
 std::string check_plan(const Plan& plan, const std::vector<UnitNeed>& units, const PlanOptions& options) {
-  Checker checker(plan, units, options.max_slots);
+  Checker checker(plan, units, options);
   for (size_t m = 0, runs = 0; m < plan.moments.size(); ++m) {
     const bool run = plan.moments[m].run.has_value();
     std::string where = run ? "before run " + std::to_string(runs++) : "at the end of a backward";

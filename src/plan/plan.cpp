@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "plan/arena.h"
@@ -15,6 +16,7 @@ namespace {
 struct Stay {
   UnitId unit = 0;
   int32_t begin = 0;
+  int32_t place = 0;          // in the list of run `begin`
   std::vector<int32_t> uses;  // runs, in order
 
   int32_t end() const { return uses.back() + 1; }
@@ -27,12 +29,38 @@ std::vector<int32_t> reach(const std::vector<Access>& runs, const PlanOptions& o
   for (int32_t p = count - 1; p >= 0; --p) {
     const auto i = static_cast<size_t>(p);
     const int in_backward = options.backward == Prefetch::pre ? options.backward_ahead : 0;
+    const bool listed = options.list(runs[i]) != nullptr;
     int ahead = runs[i].phase == Phase::forward ? options.forward_ahead : in_backward;
     if (options.max_slots > 0) ahead = std::min(ahead, options.max_slots - 1);
     const int32_t next = p + 1 < count ? last[i + 1] : p;
-    last[i] = std::min(p + std::clamp(ahead, 0, count), next);
+    last[i] = std::min(p + std::clamp(listed ? 0 : ahead, 0, count), next);
   }
   return last;
+}
+
+// The first run whose list names a unit before it is used, and where in the list.
+struct Naming {
+  int32_t run = 0;
+  int32_t place = 0;
+};
+
+// Per run: none where no list names its unit between its last use and this one.
+std::vector<std::optional<Naming>> find_namings(const std::vector<Access>& runs, const PlanOptions& options) {
+  std::vector<std::optional<Naming>> namings(runs.size());
+  std::map<UnitId, Naming> open;  // named, and not used since
+  for (size_t p = 0; p < runs.size(); ++p) {
+    const auto found = open.find(runs[p].unit);
+    if (found != open.end()) {
+      namings[p] = found->second;
+      open.erase(found);
+    }
+    const std::vector<UnitId>* list = options.list(runs[p]);
+    if (list == nullptr) continue;
+    for (size_t i = 0; i < list->size(); ++i)
+      if ((*list)[i] != runs[p].unit)
+        open.try_emplace((*list)[i], Naming{static_cast<int32_t>(p), static_cast<int32_t>(i)});
+  }
+  return namings;
 }
 
 // From the first use in forward to the last in backward, for units that are kept; none for others.
@@ -61,12 +89,16 @@ std::vector<Hold> holds(const std::vector<Access>& runs, const std::vector<UnitN
 std::vector<Stay> find_stays(const std::vector<Access>& runs, const std::vector<UnitNeed>& units,
                              const PlanOptions& options) {
   const std::vector<int32_t> last = reach(runs, options);
+  const std::vector<std::optional<Naming>> namings = find_namings(runs, options);
   const std::vector<Hold> kept = holds(runs, units);
   std::vector<std::optional<size_t>> latest(units.size());
   std::vector<Stay> stays;
-  int32_t begin = 0;  // the first run that looks ahead to p
+  int32_t first = 0;  // the first run that looks ahead to p
   for (int32_t p = 0; p < static_cast<int32_t>(runs.size()); ++p) {
-    while (last[static_cast<size_t>(begin)] < p) ++begin;
+    while (last[static_cast<size_t>(first)] < p) ++first;
+    const auto& naming = namings[static_cast<size_t>(p)];
+    const bool listed = naming && naming->run < first;
+    const int32_t begin = listed ? naming->run : first;
     const UnitId unit = runs[static_cast<size_t>(p)].unit;
     std::optional<size_t>& stay = latest[static_cast<size_t>(unit)];
     const bool goes_on =
@@ -74,11 +106,20 @@ std::vector<Stay> find_stays(const std::vector<Access>& runs, const std::vector<
                  kept[static_cast<size_t>(unit)].covers(stays[*stay].uses.back(), p));
     if (!goes_on) {
       stay = stays.size();
-      stays.push_back({.unit = unit, .begin = begin, .uses = {}});
+      stays.push_back({.unit = unit, .begin = begin, .place = listed ? naming->place : 0, .uses = {}});
     }
     stays[*stay].uses.push_back(p);
   }
   return stays;
+}
+
+// Stays that begin at a run with a list come in the order of the list, others as they were.
+std::vector<size_t> by_place(const std::vector<Stay>& stays) {
+  std::vector<size_t> order(stays.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return stays[a].place < stays[b].place; });
+  return order;
 }
 
 // Every reduction is complete where it starts.
@@ -136,6 +177,12 @@ Packing pack_stays(const std::vector<Stay>& stays, std::vector<Lifetime> lifetim
 }
 
 }  // namespace
+
+const std::vector<UnitId>* PlanOptions::list(const Access& run) const {
+  const PrefetchLists& lists = run.phase == Phase::forward ? forward_lists : backward_lists;
+  const auto unit = static_cast<size_t>(run.unit);
+  return unit < lists.size() && lists[unit] ? &*lists[unit] : nullptr;
+}
 
 std::vector<Place> residents(const Plan& plan, size_t at) {
   std::vector<Place> there;
@@ -198,13 +245,14 @@ Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>&
     if (!ahead(i)) emit(stays[i].begin, Action::gather, i);
   for (size_t i = 0; i < stays.size(); ++i)
     for (const int32_t p : stays[i].uses) emit(p, Action::use, i);
-  for (size_t i = 0; i < stays.size(); ++i)
+  for (const size_t i : by_place(stays))
     if (ahead(i)) emit(stays[i].begin, Action::gather, i);
   if (options.backward == Prefetch::post)
     for (Moment& moment : plan.moments)
       if (moment.run && moment.run->phase == Phase::backward)
-        std::stable_partition(moment.steps.begin(), moment.steps.end(), [](const Instruction& step) {
-          return step.action == Action::release || step.action == Action::gather;
+        std::stable_partition(moment.steps.begin(), moment.steps.end(), [&](const Instruction& step) {
+          return step.action == Action::release ||
+                 (step.action == Action::gather && step.unit == moment.run->unit);
         });
   return plan;
 }

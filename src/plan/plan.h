@@ -36,11 +36,20 @@ enum class Prefetch : uint8_t {
   none,  // when it is used, after they are: nothing overlaps
 };
 
+// Per unit, the units that are gathered when it is used, in this order; not set: as the policy says.
+using PrefetchLists = std::vector<std::optional<std::vector<UnitId>>>;
+
 struct PlanOptions {
   int forward_ahead = 1;   // how many runs ahead a unit is gathered in forward
   int backward_ahead = 1;  // and in backward, where the policy is `pre`
-  int max_slots = 2;       // limit_all_gathers: units gathered at once, kept ones not counted; 0: no limit
+  int max_slots = 2;       // limit_all_gathers: units gathered at once, kept and listed ones not counted;
+                           // 0: no limit
   Prefetch backward = Prefetch::pre;
+  PrefetchLists forward_lists = {};  // empty: no unit has one
+  PrefetchLists backward_lists = {};
+
+  // The list of a run; null: it has none.
+  const std::vector<UnitId>* list(const Access& run) const;
 };
 
 enum class Action : uint8_t {
@@ -87,15 +96,20 @@ struct Plan {
 // because ranks agreed on it; when to gather and release is planned anew. During run p a unit is alive if
 //   - one of the runs p .. p + ahead uses it, where `ahead` is that of p's phase and at most max_slots - 1,
 //   or
-//   - it has `keep`, and p lies between its first use in forward and its last in backward.
+//   - it has `keep`, and p lies between its first use in forward and its last in backward, or
+//   - it was named in the list of a run at or before p, and not used since: a list lets a unit live from
+//   there
+//     to its next use, in whatever phase that is. What the cycle does not use again is passed over.
+// A run with a list looks ahead to no other run, and what is alive because of a list takes none of max_slots.
 // A run looks no further than the run after it does, so that what is gathered stays until it was used: this
-// matters only where the phases look ahead by different numbers. A lifetime is a longest sequence of runs
+// matters only where runs look ahead by different numbers. A lifetime is a longest sequence of runs
 // in which a unit is alive. Before run p come, in this order,
 //   1. what is to be done with gradients: sums that arrive, reductions that start, buffers that open,
 //   2. the release of the lifetime that ended with run p - 1,
 //   3. the gather of p's own unit, if its lifetime begins here,
 //   4. the use of p's unit, which waits for its gather,
-//   5. the gathers of other lifetimes that begin here, in the order in which they will be used.
+//   5. the gathers of other lifetimes that begin here, in the order of the list, or in which they will be
+//      used.
 // A unit that stays after the backward has one lifetime, the whole cycle, at an offset that is the same in
 // every plan, and is not released: it may be there already when the next cycle begins.
 // With the policy `post` a run of backward looks ahead to none, and 2 and 3 come before 1. With `none` it

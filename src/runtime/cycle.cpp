@@ -2,21 +2,9 @@
 #include "base/host_pool.h"
 #include "runtime/engine.h"
 #include "runtime/memory_report.h"
+#include "runtime/plan_options.h"
 
 namespace fsdp::detail {
-
-namespace {
-
-PlanOptions plan_options(const ShardOptions& options) {
-  // More slots look further ahead.
-  const int ahead = std::max(1, options.limit_all_gathers - 1);
-  return {.forward_ahead = options.forward_prefetch.value_or(ahead),
-          .backward_ahead = ahead,
-          .max_slots = options.limit_all_gathers,
-          .backward = static_cast<Prefetch>(options.backward_prefetch)};
-}
-
-}  // namespace
 
 void Engine::begin_cycle(Mode mode) {
   const bool waiting = in_cycle_ && mode_ == Mode::train && !backward_seen_ && schedule_.current() != nullptr;
@@ -55,7 +43,7 @@ void Engine::adopt_plan() {
                      .buffer_bytes = unit->planned_buffer_bytes(),
                      .stays_after_backward = keeps_ && unit->arena_bytes() > 0});
   schedule_.leave_plan();
-  plans_.add(kind(), schedule_.recorded(), needs, plan_options(options));
+  plans_.add(kind(), schedule_.recorded(), needs, plan_options(options, units));
   try {
     reserve_planned();
   } catch (...) {

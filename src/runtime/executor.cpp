@@ -168,9 +168,10 @@ void Executor::gather(Unit& unit, int64_t offset) {
   const bool own = unit.slot.is_private || unit.needs_own_slot(from);
   const int64_t place = own ? -1 : offset;
   at::Tensor memory = arena_;
+  const bool shared = !own && sharer_ != nullptr && sharer_->shares_memory();
   if (place < 0 && unit.spec.slot_bytes() > 0)
     memory = with_memory_report(*unit.engine, "a slot outside the arena", unit.spec.slot_bytes(), [&] {
-      return own ? own_memory(unit.spec.slot_bytes()) : allocate(unit.spec.slot_bytes());
+      return shared ? allocate(unit.spec.slot_bytes()) : own_memory(unit.spec.slot_bytes());
     });
   readers_.wait_for_others();
   carve_slots(unit, memory, std::max(place, int64_t{0}));

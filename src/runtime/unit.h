@@ -145,6 +145,9 @@ struct UnitGradient {
   int64_t reduces = 0;
 };
 
+// Units that are gathered when another one is used.
+using UnitList = std::vector<std::weak_ptr<Unit>>;
+
 struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   explicit Unit(c10::Device device) : slot(device) {}
 
@@ -153,6 +156,7 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   UnitSpec spec;
   std::vector<std::unique_ptr<UnitRegion>> regions;
   std::vector<std::unique_ptr<UnitParam>> params;
+  std::optional<UnitList> forward_prefetch, backward_prefetch;  // not set: as the policy says
 
   UnitSlot slot;
   UnitGradient gradient;

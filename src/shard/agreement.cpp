@@ -82,6 +82,12 @@ void add_types(Facts& facts, const std::string& name, const Precision& precision
   facts.push_back(name + ".cast_inputs" + yes_or_no(precision.cast_inputs));
 }
 
+void add_list(std::string& fact, const char* name, const std::optional<std::vector<std::string>>& units) {
+  if (!units) return;
+  fact += c10::str(", ", name, units->empty() ? " of none" : "");
+  for (const std::string& unit : *units) fact += " '" + unit + "'";
+}
+
 void add_codec(Facts& facts, const char* name, const std::shared_ptr<const Codec>& codec) {
   constexpr int64_t kValues = 1024;
   facts.push_back(
@@ -187,6 +193,8 @@ Facts unit_facts(const std::vector<PlannedUnit>& units) {
       add_types(types, "precision", *unit.options.precision);
       for (const std::string& type : types) fact += ", " + type;
     }
+    add_list(fact, "forward_prefetch", unit.options.forward_prefetch);
+    add_list(fact, "backward_prefetch", unit.options.backward_prefetch);
     facts.push_back(fact);
     for (const ParamDecl& param : unit.decl.params)
       facts.push_back("'" + param.name + "' in unit '" + unit.decl.name + "'");

@@ -45,11 +45,13 @@ std::shared_ptr<Engine> Sharding::run() {
   const std::vector<PlannedUnit> planned = plan_units();
   require_agreement(all, world_.device(), unit_facts(planned),
                     "The wrap policy and ShardOptions::unit must answer the same on every rank.");
+  check_prefetch_lists(planned);
   make_engine(all);
   check_inner();
   absorb_inner();
   bring_rest();
   for (const PlannedUnit& unit : planned) engine_->units.push_back(make_unit(unit));
+  set_prefetch_lists(planned);
   replay();
   order_params();
   engine_->start();

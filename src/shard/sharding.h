@@ -35,6 +35,8 @@ class Sharding {
   void absorb_inner();
   std::vector<UnitDecl> units();
   std::vector<PlannedUnit> plan_units();
+  void check_prefetch_lists(const std::vector<PlannedUnit>& planned) const;
+  void set_prefetch_lists(const std::vector<PlannedUnit>& planned);
   void check_params(const std::vector<UnitDecl>& decls) const;
   void check_memory(const FoundParam& found) const;
   void bring_rest();

@@ -104,6 +104,10 @@ std::vector<Disagreement> disagreements() {
        same,
        {.unit = [](const std::string&) { return UnitOptions{.precision = bf16()}; }},
        {"rank 1 has unit 'root'", "BFloat16"}},
+      {"a prefetch list",
+       same,
+       {.unit = [](const std::string&) { return UnitOptions{.forward_prefetch = {{"root"}}}; }},
+       {"rank 1 has unit 'root'", "forward_prefetch 'root'"}},
   };
 }
 

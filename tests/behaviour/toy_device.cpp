@@ -9,14 +9,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+
+#include "behaviour/toy_races.h"
 
 namespace fsdp::testing {
 
@@ -35,12 +37,26 @@ std::vector<std::pair<c10::StreamId, c10::StreamId>> waits;
 void* far_from(void* host) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(host) + kFar); }
 void* near_to(void* toy) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(toy) - kFar); }
 
+c10::StreamId& current_of(c10::Device device) {
+  const auto index = device.has_index() ? device.index() : current_device;
+  return current_streams.at(static_cast<size_t>(index));
+}
+
+c10::Stream stream_of(c10::Device device, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, device.has_index() ? device : toy_device(current_device), id);
+}
+
+c10::Stream current_on(c10::Device device) { return stream_of(device, current_of(device)); }
+
 struct Block {
-  explicit Block(size_t bytes) : bytes(static_cast<int64_t>(bytes)), memory(std::malloc(bytes)) {
+  Block(size_t bytes, const c10::Stream& stream)
+      : bytes(static_cast<int64_t>(bytes)), memory(std::malloc(bytes)), stream(stream) {
     TORCH_CHECK(memory != nullptr, "toy: no memory for ", bytes, " bytes");
     bytes_in_use += this->bytes;
+    races::allocate(stream, far_from(memory), bytes);
   }
   ~Block() {
+    races::free(stream, far_from(memory), static_cast<size_t>(bytes), others);
     std::free(memory);
     bytes_in_use -= bytes;
   }
@@ -49,6 +65,15 @@ struct Block {
 
   int64_t bytes;
   void* memory;
+  c10::Stream stream;                    // that it was allocated on
+  std::vector<c10::Stream> others = {};  // that use it, by record_stream()
+};
+
+void delete_block(void* block) { delete static_cast<Block*>(block); }
+
+struct ToyEvent {
+  c10::StreamId stream = 0;
+  HappensBefore::Clock reached = {};
 };
 
 class ToyAllocator final : public c10::Allocator {
@@ -58,9 +83,9 @@ class ToyAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, device};
     TORCH_CHECK_WITH(OutOfMemoryError, bytes_in_use + static_cast<int64_t>(bytes) <= most_bytes,
                      "toy: out of memory: ", bytes, " bytes asked, ", bytes_in_use.load(), " in use");
-    auto block = std::make_unique<Block>(bytes);
+    auto block = std::make_unique<Block>(bytes, current_on(device));
     void* memory = far_from(block->memory);
-    return {memory, block.release(), [](void* one) { delete static_cast<Block*>(one); }, device};
+    return {memory, block.release(), &delete_block, device};
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(near_to(to), near_to(const_cast<void*>(from)), bytes);
@@ -70,7 +95,8 @@ class ToyAllocator final : public c10::Allocator {
 ToyAllocator allocator;
 REGISTER_ALLOCATOR(kToy, &allocator)
 
-// Everything is done when it is asked for, so streams have names and nothing to wait for.
+// Everything is done when it is asked for, so streams have names and nothing to wait for. Who would have
+// waited is told to whoever looks for races.
 class ToyGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kToy; }
@@ -82,40 +108,41 @@ class ToyGuard final : public c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
   c10::DeviceIndex deviceCount() const noexcept override { return kToyDevices; }
 
-  c10::Stream getStream(c10::Device device) const override { return named(device, current_of(device)); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return named(device, 0); }
+  c10::Stream getStream(c10::Device device) const override { return current_on(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream_of(device, 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*isHighPriority*/) const override {
-    return named(device, 1);
+    constexpr c10::StreamId kStreams = 32;
+    static std::atomic<c10::StreamId> given = 0;
+    return stream_of(device, 1 + given++ % kStreams);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    return named(stream.device(), std::exchange(current_of(stream.device()), stream.id()));
+    return stream_of(stream.device(), std::exchange(current_of(stream.device()), stream.id()));
   }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeDevice(c10::DeviceIndex) const override {}
+  bool queryStream(const c10::Stream& stream) const override { return races::host_waits(stream), true; }
+  void synchronizeStream(const c10::Stream& stream) const override { races::host_waits(stream); }
+  void synchronizeDevice(c10::DeviceIndex) const override { races::host_waits_for_all(); }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
-    if (*event == nullptr) *event = new c10::StreamId;
-    *static_cast<c10::StreamId*>(*event) = stream.id();
+    if (*event == nullptr) *event = new ToyEvent;
+    *static_cast<ToyEvent*>(*event) = {stream.id(), races::record(stream)};
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
+    const auto* toy = static_cast<ToyEvent*>(event);
+    races::block(toy->reached, stream);
     const std::lock_guard lock(waits_mutex);
-    waits.emplace_back(*static_cast<c10::StreamId*>(event), stream.id());
+    waits.emplace_back(toy->stream, stream.id());
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-    delete static_cast<c10::StreamId*>(event);
+    delete static_cast<ToyEvent*>(event);
   }
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
-
- private:
-  static c10::StreamId& current_of(c10::Device device) {
-    const auto index = device.has_index() ? device.index() : current_device;
-    return current_streams.at(static_cast<size_t>(index));
+  bool queryEvent(void* event) const override { return synchronizeEvent(event), true; }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) races::host_waits(static_cast<ToyEvent*>(event)->reached);
   }
-  static c10::Stream named(c10::Device device, c10::StreamId id) {
-    return c10::Stream(c10::Stream::UNSAFE, device.has_index() ? device : toy_device(current_device), id);
+  void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
+    if (memory.get_deleter() == &delete_block)
+      static_cast<Block*>(memory.get_context())->others.push_back(stream);
   }
 };
 
@@ -127,7 +154,8 @@ struct ToyHooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return kToyDevices; }
   c10::DeviceIndex getCurrentDevice() const override { return current_device; }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return toy_pinned_allocator(); }
+  bool isPinnedPtr(const void* memory) const override { return races::is_pinned(memory); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override { return generator; }
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>();
 };
@@ -165,8 +193,11 @@ at::Tensor on_host(const at::Tensor& tensor) {
                        tensor.options().device(at::kCPU));
 }
 
-at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
-  if (to.numel() > 0) on_host(to).copy_(on_host(from));
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  if (to.numel() == 0) return to;
+  races::copies(current_on(from.is_cpu() ? to.device() : from.device()), from, to, non_blocking);
+  const races::Inside carried_out;
+  on_host(to).copy_(on_host(from));
   return to;
 }
 
@@ -183,8 +214,23 @@ at::Tensor copy_and_resize(const at::Tensor& from, const at::Tensor& to) {
 // set_data() asks whether a tensor of another device may become one of this.
 bool may_become(const at::Tensor&, const at::Tensor&) { return true; }
 
+c10::Device device_of(const torch::jit::Stack& arguments) {
+  std::optional<c10::Device> found;
+  for (const c10::IValue& value : arguments)
+    races::each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!found && tensor.defined() && !tensor.is_cpu()) found = tensor.device();
+    });
+  return found.value_or(toy_device(current_device));
+}
+
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+  const c10::Stream stream = current_on(device_of(*stack));
+  races::inputs(stream, op, *stack);
+  {
+    const races::Inside carried_out;
+    at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+  }
+  races::outputs(stream, op, *stack);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, registry) {

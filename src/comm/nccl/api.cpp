@@ -35,6 +35,9 @@ LoadedNccl load() {
                          ". Install NCCL, or a LibTorch that brings it."};
   static NcclApi api{};
   if (!fill(library, api)) return {nullptr, std::string("this libnccl.so.2 is too old: ") + ::dlerror()};
+  if (!find(library, "ncclCommRegister", api.register_memory) ||
+      !find(library, "ncclCommDeregister", api.deregister_memory))
+    api.register_memory = nullptr;
   return {&api, ""};
 }
 

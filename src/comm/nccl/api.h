@@ -25,6 +25,9 @@ struct NcclApi {
   decltype(&::ncclRecv) recv;
   decltype(&::ncclGroupStart) group_start;
   decltype(&::ncclGroupEnd) group_end;
+  // Null before NCCL 2.19.
+  ncclResult_t (*register_memory)(ncclComm_t comm, void* memory, size_t bytes, void** handle);
+  ncclResult_t (*deregister_memory)(ncclComm_t comm, void* handle);
 };
 
 // The table of the libnccl.so.2 that LibTorch has loaded, or that the loader finds; null with the reason

@@ -25,7 +25,41 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, const ncclUniqueId& id, i
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (comm_ != nullptr && !aborted_.exchange(true)) api_.destroy(comm_);
+  if (comm_ == nullptr || aborted_.exchange(true)) return;
+  for (const auto& [memory, handle] : registered_) api_.deregister_memory(comm_, handle);
+  api_.destroy(comm_);
+}
+
+bool NcclCommunicator::register_memory(void* memory, size_t bytes) {
+  if (api_.register_memory == nullptr || bytes == 0) return false;
+  void* handle = nullptr;
+  try {
+    run("ncclCommRegister",
+        [&](ncclComm_t comm) { return api_.register_memory(comm, memory, bytes, &handle); });
+  } catch (const NcclFailure&) {
+    return false;
+  }
+  if (handle == nullptr) return false;
+  const std::lock_guard lock(registered_mutex_);
+  registered_[memory] = handle;
+  return true;
+}
+
+// An abort has ended the registrations of the communicator.
+void NcclCommunicator::deregister_memory(void* memory) {
+  void* handle = nullptr;
+  {
+    const std::lock_guard lock(registered_mutex_);
+    const auto found = registered_.find(memory);
+    if (found == registered_.end()) return;
+    handle = found->second;
+    registered_.erase(found);
+  }
+  try {
+    run("ncclCommDeregister", [&](ncclComm_t comm) { return api_.deregister_memory(comm, handle); });
+  } catch (const NcclFailure&) {
+    return;
+  }
 }
 
 void NcclCommunicator::run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call) {

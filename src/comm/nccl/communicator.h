@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -48,6 +49,12 @@ class NcclCommunicator {
   // other.
   void run_group(const char* what, const std::function<ncclResult_t(ncclComm_t)>& calls);
 
+  // Lets NCCL read and write `memory` where it lies, in collectives to come. Where NCCL cannot or will not,
+  // they copy as before: false. Registrations end with deregister_memory() or with the communicator.
+  bool register_memory(void* memory, size_t bytes);
+  // Before the memory is freed, when no operation on it is in flight. From any thread.
+  void deregister_memory(void* memory);
+
   // Empty, or what NCCL found wrong on its own.
   std::string async_error() const;
   // Makes kernels in flight return. Idempotent.
@@ -66,6 +73,8 @@ class NcclCommunicator {
   // NCCL takes one call at a time per communicator; the owner and the watchdog both call.
   mutable std::mutex mutex_;
   std::atomic<bool> aborted_{false};
+  std::mutex registered_mutex_;
+  std::map<void*, void*> registered_;  // memory and NCCL's handle
 };
 
 }  // namespace fsdp::detail

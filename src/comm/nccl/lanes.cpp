@@ -32,6 +32,8 @@ NcclLanes::NcclLanes(const GroupInfo& info, const NcclApi& api)
                                    return first.empty() ? reduces_.comm->async_error() : first;
                                  },
                              .on_fault = [this] { abort_lanes(); }});
+  memory_ = std::make_shared<RegisteredMemory>(
+      std::vector<NcclCommunicator*>{gathers_.comm.get(), reduces_.comm.get()}, [this] { settle(); });
 }
 
 // Both at once: aborting a communicator frees memory, which waits for the device, where a kernel of the other
@@ -45,11 +47,15 @@ void NcclLanes::abort_lanes() {
 // The device may still run our kernels: wait for them unless the group has failed, when they have been made
 // to return.
 NcclLanes::~NcclLanes() {
-  if (!watchdog_->faulted()) {
-    device_.synchronizeStream(gathers_.stream);
-    device_.synchronizeStream(reduces_.stream);
-  }
+  memory_->leave();
+  settle();
   watchdog_.reset();
+}
+
+void NcclLanes::settle() {
+  if (watchdog_->faulted()) return;
+  device_.synchronizeStream(gathers_.stream);
+  device_.synchronizeStream(reduces_.stream);
 }
 
 NcclLane NcclLanes::open_lane(const std::string& key) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/nccl/communicator.h"
+#include "comm/nccl/registered_memory.h"
 #include "comm/nccl/watchdog.h"
 
 namespace fsdp::detail {
@@ -38,6 +39,9 @@ class NcclLanes {
   WorkPtr enqueue(NcclLane& lane, OpInfo info, std::string signature, std::vector<at::Tensor> keep,
                   const std::function<void(cudaStream_t)>& call);
 
+  // Lets NCCL use the memory of `block` where it lies, until that is freed.
+  void register_memory(const at::Tensor& block) { memory_->add(block); }
+
   void abort(AbortCause cause, std::string_view reason) { watchdog_->abort(cause, std::string(reason)); }
   AbortCause abort_cause() const { return watchdog_->abort_cause(); }
 
@@ -46,6 +50,7 @@ class NcclLanes {
 
   NcclLane open_lane(const std::string& key);
   void abort_lanes();
+  void settle();
   [[noreturn]] void throw_creation(const NcclFailure& failure) const;
   void throw_if_faulted(const NcclOperation& operation) const;
   void wait(const NcclOperation& operation, std::chrono::milliseconds timeout, bool blocking);
@@ -57,6 +62,7 @@ class NcclLanes {
   std::unique_ptr<Watchdog> watchdog_;  // null until the lanes it looks after are open
   NcclLane gathers_;
   NcclLane reduces_;
+  std::shared_ptr<RegisteredMemory> memory_;
   uint64_t sequence_ = 0;
 };
 

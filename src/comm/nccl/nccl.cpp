@@ -35,7 +35,9 @@ class NcclBackend final : public CommBackend {
   const char* name() const override { return "nccl"; }
 
   at::Tensor allocate(MemoryUse /*use*/, int64_t numel, at::ScalarType dtype) override {
-    return at::zeros({numel}, at::TensorOptions().dtype(dtype).device(info_.device));
+    at::Tensor block = at::zeros({numel}, at::TensorOptions().dtype(dtype).device(info_.device));
+    if (info_.size > 1) lanes_.register_memory(block);
+    return block;
   }
 
   WorkPtr all_gather(const at::Tensor& slot, const at::Tensor& shard, OpInfo info) override;

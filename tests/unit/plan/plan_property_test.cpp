@@ -30,6 +30,10 @@ Case random_case(std::mt19937& random) {
          .options = {.forward_ahead = below(4), .backward_ahead = below(4), .max_slots = below(5)}};
   c.options.backward = static_cast<Prefetch>(below(3));
   if (c.options.backward != Prefetch::pre) c.options.backward_ahead = 0;
+  if (below(2) == 0) {
+    c.options.forward_lists = random_lists(random, c.units.size());
+    c.options.backward_lists = random_lists(random, c.units.size());
+  }
   const bool keeps = below(2) == 0;
   for (UnitNeed& unit : c.units)
     unit = {.slot_bytes = kBlock * below(6), .stays_gathered = keeps && below(3) == 0};
@@ -120,12 +124,25 @@ bool held(const Case& c, const std::vector<Access>& runs, UnitId unit, size_t p)
   return c.units[static_cast<size_t>(unit)].stays_gathered && first <= here && here < last;
 }
 
+// Whether a list of a run at or before p names the unit, which no run since has used, and a later one uses.
+bool listed(const Case& c, const std::vector<Access>& runs, UnitId unit, size_t p) {
+  const auto uses = [&](const Access& run) { return run.unit == unit; };
+  if (std::none_of(runs.begin() + static_cast<std::ptrdiff_t>(p), runs.end(), uses)) return false;
+  for (size_t r = p + 1; r-- > 0;) {
+    if (runs[r].unit == unit) return false;
+    const std::vector<UnitId>* list = c.options.list(runs[r]);
+    if (list != nullptr && std::find(list->begin(), list->end(), unit) != list->end()) return true;
+  }
+  return false;
+}
+
 // The units that Note [From trace to plan] wants alive during run p, by trying every later run.
 std::set<UnitId> wanted(const Case& c, const std::vector<Access>& runs, size_t p) {
   const auto sees = [&](size_t from, size_t to) {
     const bool forward = runs[from].phase == Phase::forward;
     const int ahead = forward ? c.options.forward_ahead : c.options.backward_ahead;
-    const int most = c.options.max_slots > 0 ? std::min(ahead, c.options.max_slots - 1) : ahead;
+    const int far = c.options.list(runs[from]) != nullptr ? 0 : ahead;
+    const int most = c.options.max_slots > 0 ? std::min(far, c.options.max_slots - 1) : far;
     return to - from <= static_cast<size_t>(most);
   };
   std::set<UnitId> units;
@@ -135,14 +152,18 @@ std::set<UnitId> wanted(const Case& c, const std::vector<Access>& runs, size_t p
     if (all_see) units.insert(runs[q].unit);
   }
   for (UnitId unit = 0; unit < static_cast<UnitId>(c.units.size()); ++unit)
-    if (held(c, runs, unit, p)) units.insert(unit);
+    if (held(c, runs, unit, p) || listed(c, runs, unit, p)) units.insert(unit);
   return units;
 }
 
-// Releases, the own gather, the use, gathers in the order of later runs; no unit goes and comes back at once.
-void expect_order(const Plan& plan, size_t p) {
+// Releases, the own gather, the use, gathers in the order of the list or of later runs; no unit goes and
+// comes back at once.
+void expect_order(const Case& c, const Plan& plan, size_t p) {
   const UnitId own = plan.moments[p].run->unit;
+  const std::vector<UnitId>* list = c.options.list(*plan.moments[p].run);
   const auto next_use = [&](UnitId unit) {
+    if (list != nullptr)
+      return static_cast<size_t>(std::find(list->begin(), list->end(), unit) - list->begin());
     size_t q = p;
     while (plan.moments.at(q).run->unit != unit) ++q;
     return q;
@@ -165,7 +186,8 @@ void expect_run(const Case& c, const std::vector<Access>& runs, size_t p, const 
   EXPECT_TRUE(memory.ready(runs[p].unit)) << "run " << p;
   EXPECT_EQ(memory.alive(), wanted(c, runs, p)) << "run " << p;
   int counted = 0;
-  for (const UnitId unit : memory.alive()) counted += held(c, runs, unit, p) ? 0 : 1;
+  for (const UnitId unit : memory.alive())
+    counted += held(c, runs, unit, p) || listed(c, runs, unit, p) ? 0 : 1;
   if (c.options.max_slots > 0) {
     EXPECT_LE(counted, c.options.max_slots) << "run " << p;
   }
@@ -182,7 +204,7 @@ void expect_sound(const Case& c, const std::function<void(const Memory&)>& at_en
   for (size_t p = 0; p < runs.size() && !::testing::Test::HasFailure(); ++p) {
     ASSERT_EQ(*plan.moments[p].run, runs[p]);
     memory.follow(plan.moments[p].steps);
-    expect_order(plan, p);
+    expect_order(c, plan, p);
     expect_run(c, runs, p, memory);
   }
   memory.follow(plan.after);

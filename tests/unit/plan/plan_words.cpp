@@ -61,4 +61,14 @@ std::vector<UnitNeed> units_of(const std::vector<int64_t>& blocks, const std::se
   return units;
 }
 
+PrefetchLists random_lists(std::mt19937& random, size_t units) {
+  PrefetchLists lists(units);
+  for (auto& list : lists) {
+    if (random() % 3 != 0) continue;
+    list.emplace();
+    for (auto n = random() % 4; n > 0; --n) list->push_back(static_cast<UnitId>(random() % units));
+  }
+  return lists;
+}
+
 }  // namespace fsdp::testing

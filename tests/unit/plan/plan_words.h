@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,5 +25,8 @@ std::vector<std::string> words(const detail::Plan& plan);
 // Slots of so many blocks.
 std::vector<detail::UnitNeed> units_of(const std::vector<int64_t>& blocks,
                                        const std::set<detail::UnitId>& kept = {});
+
+// Lists of some units, of any units in any order.
+detail::PrefetchLists random_lists(std::mt19937& random, size_t units);
 
 }  // namespace fsdp::testing

@@ -283,8 +283,12 @@ TEST(PlanProperty, AnyCycleGivesASoundProgram) {
                        .buffer_bytes = kBlock * static_cast<int64_t>(random() % 4)});
     const Recorder cycle = random_cycle(random, units);
     const std::vector<Moment>& recorded = cycle.schedule.recorded();
-    const Plan plan = make_plan(recorded, needs, {});
-    EXPECT_EQ(check_plan(plan, needs, {}), "") << ::testing::PrintToString(words(plan));
+    const PlanOptions options{.max_slots = static_cast<int>(random() % 4),
+                              .backward = static_cast<Prefetch>(random() % 3),
+                              .forward_lists = random_lists(random, needs.size()),
+                              .backward_lists = random_lists(random, needs.size())};
+    const Plan plan = make_plan(recorded, needs, options);
+    EXPECT_EQ(check_plan(plan, needs, options), "") << ::testing::PrintToString(words(plan));
     EXPECT_EQ(common_moments(plan.moments, recorded), recorded.size());
     for (const Action kept : {Action::reduce, Action::reduce_across, Action::settle, Action::agree})
       EXPECT_EQ(count(plan.moments, kept), count(recorded, kept));

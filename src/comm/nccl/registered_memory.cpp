@@ -1,0 +1,57 @@
+#include "comm/nccl/registered_memory.h"
+
+#include <utility>
+
+namespace fsdp::detail {
+
+namespace {
+
+// What a storage holds instead of its memory: whoever frees it is told first.
+struct Held {
+  c10::DataPtr memory;
+  std::function<void()> before_free;
+
+  static void drop(void* held) {
+    const std::unique_ptr<Held> owned(static_cast<Held*>(held));
+    owned->before_free();
+  }
+};
+
+}  // namespace
+
+void RegisteredMemory::add(const at::Tensor& block) {
+  if (block.numel() == 0) return;
+  c10::StorageImpl& storage = *block.storage().unsafeGetStorageImpl();
+  void* memory = storage.mutable_data();
+  const c10::Device device = block.device();
+  bool registered = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (NcclCommunicator* comm : comms_)
+      registered = comm->register_memory(memory, storage.nbytes()) || registered;
+  }
+  if (!registered) return;
+  auto held = std::make_unique<Held>();
+  held->before_free = [self = shared_from_this(), memory] { self->remove(memory); };
+  Held* context = held.get();
+  context->memory = storage.set_data_ptr(c10::DataPtr(memory, held.release(), &Held::drop, device));
+}
+
+// Called where memory is freed, which cannot throw: a device that fails tells whoever uses it next.
+void RegisteredMemory::remove(void* memory) {
+  const std::lock_guard lock(mutex_);
+  if (comms_.empty()) return;
+  try {
+    settle_();
+  } catch (const std::exception&) {
+    return;
+  }
+  for (NcclCommunicator* comm : comms_) comm->deregister_memory(memory);
+}
+
+void RegisteredMemory::leave() {
+  const std::lock_guard lock(mutex_);
+  comms_.clear();
+}
+
+}  // namespace fsdp::detail
