@@ -149,53 +149,6 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
   pending_.push_back(std::move(pending));
 }
 
-// See Note [Sums in a row].
-void GradientShards::reduce_in_row(UnitRegion& region, const std::vector<bool>& used) {
-  const Unit& unit = *region.unit;
-  Pending pending{
-      .region = &region,
-      .buffer = std::exchange(region.gradient.buffer, at::Tensor()),
-      .result = at::empty({region.spec.layout.shard_numel}, region.home.options().dtype(region.reduce())),
-      .work = {},
-      .across = false,
-      .stays_in_row = true};
-  for (size_t i = 0; i < unit.params.size(); ++i)
-    if (&unit.params[i]->region() == &region) unit.params[i]->gradient.in_row |= used[i];
-  if (pending.buffer.numel() > 0)
-    pending.work = region.reduce_path->start(pending.result, pending.buffer, unit.name());
-  pending_.push_back(std::move(pending));
-}
-
-// Note [Sums in a row]
-// Inside no_sync({.rows_only = true}) a backward reduces gradients in the row, and adds the sums up there.
-// The first backward after it adds them to its own sum of the row before that is summed over the rows. A unit
-// that this backward does not reduce is summed over the rows when it ends: all ranks have kept the same ones.
-void GradientShards::keep_in_row(UnitRegion& region, const at::Tensor& sum) {
-  at::Tensor& kept = region.gradient.row_sum;
-  if (kept.defined())
-    kept.add_(sum);
-  else
-    kept = sum;
-}
-
-at::Tensor GradientShards::take_from_row(UnitRegion& region) {
-  for (const auto& param : region.unit->params)
-    if (&param->region() == &region && std::exchange(param->gradient.in_row, false))
-      param->gradient.somewhere = true;
-  return std::exchange(region.gradient.row_sum, at::Tensor());
-}
-
-void GradientShards::reduce_left_in_rows(const std::vector<std::shared_ptr<Unit>>& units) {
-  for (const auto& unit : units)
-    for (const auto& region : unit->regions) {
-      const at::Tensor sum = take_from_row(*region);
-      if (!sum.defined()) continue;
-      make(*region);
-      if (sum.numel() > 0) region->reduce_path->cross(sum, unit->name()).wait();
-      arrive(*region, sum, nullptr);
-    }
-}
-
 // The sum is for the mode to add up.
 void GradientShards::reduce_for_mode(UnitRegion& region, const std::vector<bool>& used) {
   const Unit& unit = *region.unit;

@@ -211,20 +211,6 @@ void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
   obey_and_record(end_backward(in_flight()));
 }
 
-// `used`: how many ranks used each parameter; empty: the reduces know it.
-void Gradients::show(const std::vector<int64_t>& used) {
-  size_t next = 0;
-  for_each_param([&](UnitParam& param) {
-    const bool reduced = std::exchange(param.gradient.somewhere, false);
-    const bool somewhere = used.empty() ? reduced : used[next] > 0;
-    ++next;
-    if (somewhere && param.gradient.slice.defined()) show_now(param);
-    if (!alone()) return;
-    param.gradient.place = ParamGradient::Place::none;
-    param.gradient.news = std::exchange(param.gradient.here, false) && tells;
-  });
-}
-
 void Gradients::reduce(const Instruction& step) {
   Unit& unit = *units_[static_cast<size_t>(step.unit)];
   writers_.wait_for_others();

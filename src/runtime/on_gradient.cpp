@@ -1,4 +1,6 @@
-// Slices whose gradients are complete, told to the user while the backward goes on.
+// Slices get their gradients, and the user is told, maybe while the backward goes on.
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "runtime/engine.h"
@@ -43,6 +45,20 @@ void Gradients::show_complete() {
     }
     for (const auto& region : unit->regions) GradientShards::forget(*region);
   }
+}
+
+// `used`: how many ranks used each parameter; empty: the reduces know it.
+void Gradients::show(const std::vector<int64_t>& used) {
+  size_t next = 0;
+  for_each_param([&](UnitParam& param) {
+    const bool reduced = std::exchange(param.gradient.somewhere, false);
+    const bool somewhere = used.empty() ? reduced : used[next] > 0;
+    ++next;
+    if (somewhere && param.gradient.slice.defined()) show_now(param);
+    if (!alone()) return;
+    param.gradient.place = ParamGradient::Place::none;
+    param.gradient.news = std::exchange(param.gradient.here, false) && tells;
+  });
 }
 
 void Gradients::show_now(UnitParam& param) const {
