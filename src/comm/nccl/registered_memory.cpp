@@ -7,12 +7,12 @@ namespace fsdp::detail {
 namespace {
 
 // What a storage holds instead of its memory: whoever frees it is told first.
-struct Held {
+struct HeldMemory {
   c10::DataPtr memory;
   std::function<void()> before_free;
 
   static void drop(void* held) {
-    const std::unique_ptr<Held> owned(static_cast<Held*>(held));
+    const std::unique_ptr<HeldMemory> owned(static_cast<HeldMemory*>(held));
     owned->before_free();
   }
 };
@@ -31,10 +31,10 @@ void RegisteredMemory::add(const at::Tensor& block) {
       registered = comm->register_memory(memory, storage.nbytes()) || registered;
   }
   if (!registered) return;
-  auto held = std::make_unique<Held>();
+  auto held = std::make_unique<HeldMemory>();
   held->before_free = [self = shared_from_this(), memory] { self->remove(memory); };
-  Held* context = held.get();
-  context->memory = storage.set_data_ptr(c10::DataPtr(memory, held.release(), &Held::drop, device));
+  HeldMemory* context = held.get();
+  context->memory = storage.set_data_ptr(c10::DataPtr(memory, held.release(), &HeldMemory::drop, device));
 }
 
 // Called where memory is freed, which cannot throw: a device that fails tells whoever uses it next.
