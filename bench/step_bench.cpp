@@ -45,6 +45,7 @@ struct Settings {
   bool recompute = false;      // activations of layers again in backward
   bool step_in_backward = false;
   bool offload = false;  // parameters, gradients and moments in host memory
+  std::string prefetch;  // backward_prefetch, with shards in slots; empty: as usual
 };
 
 struct Batch {
@@ -198,7 +199,9 @@ double median(std::vector<double> values) {
 const char* name_of(const Settings& settings) {
   if (settings.plain) return "plain";
   if (settings.capture) return "captured";
-  if (settings.offload) return "offload";
+  if (settings.offload) return settings.step_in_backward ? "offload_in_backward" : "offload";
+  if (settings.recompute) return "recompute";
+  if (!settings.prefetch.empty()) return settings.prefetch.c_str();
   if (settings.deterministic) return "deterministic";
   return settings.reproducible ? "reproducible" : "fsdp";
 }
@@ -242,6 +245,11 @@ Figures train_sharded(const fsdp::World& world, const LlamaForCausalLM& llama, c
   fsdp::ShardOptions options;  // units: the blocks, the embedding, the head
   if (settings.bf16) options.precision = fsdp::bf16();
   options.offload.params = settings.offload;
+  if (!settings.prefetch.empty()) {
+    options.backward_prefetch = fsdp::parse_backward_prefetch(settings.prefetch);
+    options.share_shards = false;
+    if (settings.prefetch == "none") options.forward_prefetch = 0;
+  }
   if (settings.reproducible) options.reproducible = fsdp::Reproducible{.microbatches = settings.ranks};
   auto model = fsdp::fully_shard(world, llama, options);
   fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(kLearningRate));
@@ -291,6 +299,8 @@ int main(int argc, char** argv) {
   app.add_flag("--offload", settings.offload, "keep parameters, gradients and moments in host memory");
   app.add_flag("--step-in-backward", settings.step_in_backward, "update them in backward")
       ->needs("--offload");
+  app.add_option("--prefetch", settings.prefetch, "backward_prefetch, with all-gathers that move bytes")
+      ->check(CLI::IsMember({"pre", "post", "none"}));
   app.add_flag("--recompute", settings.recompute, "compute the activations of layers again in backward");
   app.add_flag("--plain", settings.plain, "the model alone on one rank, not sharded, in fp32");
   CLI11_PARSE(app, argc, argv);

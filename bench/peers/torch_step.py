@@ -11,10 +11,12 @@ import json
 import os
 import pathlib
 import statistics
+import sys
 import tempfile
 import time
 
-os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+if "--offload" not in sys.argv:  # there the optimizer runs on the host
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 import torch
@@ -22,7 +24,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_llama import Llama
@@ -72,10 +75,18 @@ def load_tokens(options, rank):
 def distribute(model, options, device):
     if options.mode == "ddp":
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
+    if options.recompute:
+        layer = type(model.model.layers[0])
+        apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, layer))
+    if options.compile:
+        for layer in model.model.layers:
+            layer.compile()
     if options.mode == "fsdp2":
         settings = {"mesh": init_device_mesh(device.type, (options.ranks,))}
         if options.bf16:
             settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        if options.offload:
+            settings["offload_policy"] = CPUOffloadPolicy()
         for layer in model.model.layers:
             fully_shard(layer, **settings)
         fully_shard(model, **settings)
@@ -141,12 +152,17 @@ def sum_over_ranks(figures, device):
     return figures
 
 
+def impl_of(options):
+    extras = [name for name in ("compile", "recompute", "offload") if getattr(options, name)]
+    return "_".join([options.mode, *extras])
+
+
 def print_line(figures, options, params):
     times = [total / options.ranks for total in figures["times"]]
     growth, pss_peak, peak = figures["memory"]
     line = {
         "bench": "step",
-        "impl": options.mode,
+        "impl": impl_of(options),
         "device": options.device,
         "ranks": options.ranks,
         "params": params,
@@ -170,7 +186,7 @@ def leave(rank, ranks, store):
 
 
 def run_rank(rank, options, path):
-    torch.set_num_threads(1)
+    torch.set_num_threads(max(1, os.cpu_count() // options.ranks) if options.offload else 1)
     cuda = options.device == "cuda"
     device = torch.device(options.device, rank % torch.cuda.device_count()) if cuda else torch.device("cpu")
     if cuda:
@@ -201,6 +217,9 @@ def parse():
     parser.add_argument("--mode", choices=("fsdp2", "ddp", "plain"), default="fsdp2")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--bf16", action="store_true", help="compute in bf16, reduce in fp32; fsdp2 only")
+    parser.add_argument("--recompute", action="store_true", help="activation checkpointing of every layer")
+    parser.add_argument("--offload", action="store_true", help="CPUOffloadPolicy; fsdp2 only")
+    parser.add_argument("--compile", action="store_true", help="every layer")
     sizes = {"ranks": 1, "dim": 256, "layers": 6, "vocab": 8192, "batch": 2, "seq": 128, "steps": 15, "warmup": 3}
     for name, value in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=value)

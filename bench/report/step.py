@@ -152,13 +152,13 @@ class Runs:
         return max((abs(ours - theirs) for ours, theirs in pairs), default=None)
 
 
-def measure(cases, rounds, emit):
+def measure(cases, rounds, emit, bench="step"):
     """Runs the programs of each case in turn, several times over."""
     runs = Runs()
     for case in cases:
         for number in range(1, rounds + 1):
             for impl in case.programs:
-                say(f"bench/run step: {case.key}, round {number} of {rounds}: {impl}")
+                say(f"bench/run {bench}: {case.key}, round {number} of {rounds}: {impl}")
                 line = case.run(impl) | {"round": number}
                 emit(line)
                 runs.add(line)

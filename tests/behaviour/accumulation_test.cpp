@@ -9,7 +9,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int kSteps = 5;
+constexpr int kAccumulationSteps = 5;
 
 // What happens with the gradients of each microbatch of a step, and what comes after it.
 enum class Turn { reduce, keep_back };
@@ -34,7 +34,7 @@ int64_t batch_number(const Accumulated& run, int step, size_t turn, int rank) {
 State train_reference(Learner& learner, const Accumulated& run) {
   PlainTrainer trainer(learner, run.ranks, {.op = run.op});
   const auto optimizer = make_optimizer(run.optim, trainer.parameters());
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kAccumulationSteps; ++step) {
     for (size_t turn = 0; turn < run.turns.size(); ++turn) {
       trainer.collect(
           [&](int rank) { return learner.forward(learner.batch(batch_number(run, step, turn, rank))); });
@@ -66,7 +66,7 @@ void expect_reference(const Accumulated& run, const std::function<std::shared_pt
                               .replicate_below = run.replicate_below,
                               .gradients = run.op});
     const auto optimizer = make_optimizer(run.optim, model.parameters());
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kAccumulationSteps; ++step) {
       for (size_t turn = 0; turn < run.turns.size(); ++turn)
         backward(model, batch_number(run, step, turn, world.rank()), run.turns[turn]);
       optimizer->step();
@@ -260,7 +260,7 @@ TEST(Accumulation, ZeroGradForgetsWhatWasReduced) {
     run_ranks(ranks, [&](World& world) {
       auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
       const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kAccumulationSteps; ++step) {
         backward(model, 100 + step, Turn::reduce);
         step % 2 == 0 ? model.zero_grad() : optimizer->zero_grad();
         backward(model, batch_number(run, step, 0, world.rank()), Turn::reduce);
@@ -279,7 +279,7 @@ TEST(Accumulation, ZeroGradForgetsWhatWasKeptBack) {
   run_ranks(2, [&](World& world) {
     auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
     const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kAccumulationSteps; ++step) {
       backward(model, 100 + step, Turn::keep_back);
       model.zero_grad();
       backward(model, batch_number(run, step, 0, world.rank()), Turn::reduce);

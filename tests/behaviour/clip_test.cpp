@@ -173,13 +173,13 @@ TEST(Clip, ValuesAreClippedAsTorchDoes) {
 // A training loop that clips ends where the plain one ends; the scale is rounded differently, hence not to
 // the bit.
 TEST(Clip, TrainingWithClipping) {
-  constexpr int kSteps = 8;
+  constexpr int kClipSteps = 8;
   constexpr double kLimit = 0.2;
   for (const int ranks : {1, 2, 3}) {
     const auto learner = make_learner("gpt2");
     PlainTrainer plain(*learner, ranks);
     const auto optimizer = make_optimizer(Optim::sgd, plain.parameters());
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kClipSteps; ++step) {
       plain.backward([&](int rank) { return learner->forward(learner->batch(step * ranks + rank)); });
       EXPECT_GT(torch::nn::utils::clip_grad_norm_(plain.parameters(), kLimit), kLimit)
           << "clipping has something to do";
@@ -189,7 +189,7 @@ TEST(Clip, TrainingWithClipping) {
     run_ranks(ranks, [&](World& world) {
       auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
       ShardedTwin twin(world, model, optimizer_of(Optim::sgd));
-      for (int step = 0; step < kSteps; ++step)
+      for (int step = 0; step < kClipSteps; ++step)
         twin.train([&](auto& twin, const Moment&) {
           twin.loss().backward();
           twin.clip_grad_norm_(kLimit);

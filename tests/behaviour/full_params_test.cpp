@@ -9,12 +9,12 @@
 namespace fsdp::testing {
 namespace {
 
-void each_size(const RankBody& body) {
+void full_params_each_size(const RankBody& body) {
   for (const int ranks : {1, 2, 3}) run_ranks(ranks, body);
 }
 
 TEST(FullParams, WritesGoIntoTheShards) {
-  each_size([](World& world) {
+  full_params_each_size([](World& world) {
     auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
     {
       const auto whole = model.full_params(/*write_back=*/true);
@@ -27,7 +27,7 @@ TEST(FullParams, WritesGoIntoTheShards) {
 }
 
 TEST(FullParams, WithoutWriteBackNothingChanges) {
-  each_size([](World& world) {
+  full_params_each_size([](World& world) {
     auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
     const State before = state_of(model);
     {
@@ -48,7 +48,7 @@ TEST(FullParams, AModuleIsLoadedThere) {
   trained->save(archive);
   archive.save_to(file);
   const std::string bytes = file.str();
-  each_size([&](World& world) {
+  full_params_each_size([&](World& world) {
     auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
     {
       const auto whole = model.full_params(/*write_back=*/true);
@@ -66,7 +66,7 @@ TEST(FullParams, AModuleIsLoadedThere) {
 
 // What rank 0 alone has; the others keep nothing, and are told so.
 TEST(FullParams, OnRank0Only) {
-  each_size([](World& world) {
+  full_params_each_size([](World& world) {
     auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200)});
     const State wanted = state_of(model);
     {
@@ -92,7 +92,7 @@ TEST(FullParams, OnRank0Only) {
 }
 
 TEST(FullParams, OfOneModuleAndInsideEachOther) {
-  each_size([](World& world) {
+  full_params_each_size([](World& world) {
     auto model = fully_shard(world, make_gpt2(3, 16), {.wrap = by_size(200)});
     const auto h0 = [&] { return model.module().named_parameters()["net.transformer.h.0.mlp.c_fc.weight"]; };
     const auto h1 = [&] { return model.module().named_parameters()["net.transformer.h.1.mlp.c_fc.weight"]; };
@@ -164,7 +164,7 @@ struct RawReader : torch::nn::Module {
 };
 
 TEST(FullParams, UseHoldsAParameterForARawKernel) {
-  each_size([](World& world) {
+  full_params_each_size([](World& world) {
     auto model = fully_shard(world, std::make_shared<RawReader>());
     require(model(torch::zeros({1})).item<float>() == 15, "0 + 1 + ... + 5");
     bool refused = false;

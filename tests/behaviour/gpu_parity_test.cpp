@@ -9,7 +9,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 10;
+constexpr int kGpuParitySteps = 10;
 
 struct GpuCase {
   std::string learner;
@@ -23,7 +23,7 @@ void PrintTo(const GpuCase& one, std::ostream* out) {
   *out << one.learner << " on " << one.ranks << " ranks";
 }
 
-std::string test_name(const ::testing::TestParamInfo<GpuCase>& info) {
+std::string gpu_parity_test_name(const ::testing::TestParamInfo<GpuCase>& info) {
   const GpuCase& one = info.param;
   return one.learner + "_W" + std::to_string(one.ranks) + (one.bf16 ? "_bf16" : "_fp32") + "_" +
          std::to_string(static_cast<int>(one.strategy)) +
@@ -41,14 +41,14 @@ TEST_P(GpuParity, FollowsThePlainLoop) {
     auto plain = make_learner(one.learner);
     plain->to(world.device());
     const auto compute = one.bf16 ? at::kBFloat16 : at::kFloat;
-    const State wanted = train_plain(*plain, one.ranks, kSteps, Optim::sgd, compute);
+    const State wanted = train_plain(*plain, one.ranks, kGpuParitySteps, Optim::sgd, compute);
     auto model = fully_shard(world, make_learner(one.learner),
                              {.wrap = by_size(200),
                               .strategy = one.strategy,
                               .precision = one.bf16 ? bf16() : fp32(),
                               .reshard_group = one.group,
                               .shard_size = one.strategy == Strategy::hybrid_shard ? 2 : 0});
-    train_sharded(model, world, kSteps, Optim::sgd);
+    train_sharded(model, world, kGpuParitySteps, Optim::sgd);
     const double found = drift(state_of(model), wanted);
     require(found <= (one.bf16 ? 2e-3 : 1e-5), "drift " + std::to_string(found));
   });
@@ -117,16 +117,16 @@ TEST(GpuParityStreams, AUnitMayBeReadOnSeveralStreams) {
     run_on_gpus(ranks, [&](World& world) {
       Branching plain;
       plain.to(world.device());
-      const State wanted = train_plain(plain, ranks, kSteps, Optim::sgd, at::kBFloat16);
+      const State wanted = train_plain(plain, ranks, kGpuParitySteps, Optim::sgd, at::kBFloat16);
       auto model = fully_shard(world, std::static_pointer_cast<Learner>(std::make_shared<Branching>()),
                                {.wrap = by_type_name({"Linear"}), .precision = bf16()});
-      train_sharded(model, world, kSteps, Optim::sgd);
+      train_sharded(model, world, kGpuParitySteps, Optim::sgd);
       const double found = drift(state_of(model), wanted);
       require(found <= 2e-3, "drift " + std::to_string(found));
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GpuParity, ::testing::ValuesIn(gpu_cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(All, GpuParity, ::testing::ValuesIn(gpu_cases()), gpu_parity_test_name);
 
 }  // namespace
 }  // namespace fsdp::testing

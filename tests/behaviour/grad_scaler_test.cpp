@@ -12,7 +12,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int kSteps = 14;
+constexpr int kGradScalerSteps = 14;
 const GradScalerOptions kEager{.init_scale = 1U << 24, .growth_interval = 3};  // skips at once, grows soon
 
 struct Trace {
@@ -29,7 +29,7 @@ Trace train_plain_fp16(Learner& learner, int ranks) {
   Trace trace;
   double scale = kEager.init_scale;
   int64_t good = 0;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kGradScalerSteps; ++step) {
     trainer.backward([&](int rank) {
       const auto batch = learner.batch_on(step * ranks + rank, at::kCPU, at::kHalf);
       return learner.forward(batch).to(at::kFloat) * scale;
@@ -55,7 +55,7 @@ Trace train_sharded_fp16(Sharded<Learner>& model, const World& world, bool unsca
   const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
   GradScaler scaler(world, kEager);
   Trace trace;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kGradScalerSteps; ++step) {
     trace.scales.push_back(scaler.get_scale());
     scaler.scale(model(model.module().batch(step * world.size() + world.rank()))).backward();
     if (unscale_first) scaler.unscale_(*optimizer);

@@ -22,7 +22,7 @@ void PrintTo(const MeshCase& one, std::ostream* out) {
   *out << one.learner << " on " << one.rows << " rows of " << one.row;
 }
 
-std::string test_name(const ::testing::TestParamInfo<MeshCase>& info) {
+std::string hybrid_test_name(const ::testing::TestParamInfo<MeshCase>& info) {
   const MeshCase& one = info.param;
   return one.learner + "_" + std::to_string(one.rows) + "x" + std::to_string(one.row) +
          (one.strategy == Strategy::hybrid_shard ? "_Hybrid" : "_HybridZero2") +
@@ -55,7 +55,7 @@ std::vector<MeshCase> mesh_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Hybrid, ::testing::ValuesIn(mesh_cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(All, Hybrid, ::testing::ValuesIn(mesh_cases()), hybrid_test_name);
 
 TEST(HybridMesh, ARankHoldsItsPartOfTheRow) {
   run_ranks(4, [](World& world) {

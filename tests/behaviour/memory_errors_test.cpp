@@ -78,12 +78,12 @@ void require_no_words(const std::string& got, const std::string& words) {
 }
 
 template <class Body>
-void each_size(Body body) {
+void memory_errors_each_size(Body body) {
   for (const int ranks : {1, 2}) on_toy_ranks(ranks, body);
 }
 
 TEST_F(OtherDeviceNoMemory, WhileAModelIsSharded) {
-  each_size([](World& world) {
+  memory_errors_each_size([](World& world) {
     const Said said = said_with(
         kSlack, [&] { const auto model = fully_shard(world, std::make_shared<HungryImpl>(), by_layer()); });
     require_words(said.words, "no memory for a unit before it is sharded");
@@ -97,7 +97,7 @@ TEST_F(OtherDeviceNoMemory, WhileAModelIsSharded) {
 }
 
 TEST_F(OtherDeviceNoMemory, ForASlot) {
-  each_size([](World& world) {
+  memory_errors_each_size([](World& world) {
     auto model = fully_shard(world, std::make_shared<HungryImpl>(), by_layer());
     train(model, world);
     const Said said = said_with(0, [&] { model.unshard(); });
@@ -113,7 +113,7 @@ TEST_F(OtherDeviceNoMemory, ForASlot) {
 }
 
 TEST_F(OtherDeviceNoMemory, WhatIsInUseIsNotAdvised) {
-  each_size([](World& world) {
+  memory_errors_each_size([](World& world) {
     auto model = fully_shard(world, std::make_shared<HungryImpl>(),
                              by_layer({.strategy = Strategy::shard_grad_op,
                                        .max_unit_bytes = 1 << 30,
@@ -129,7 +129,7 @@ TEST_F(OtherDeviceNoMemory, WhatIsInUseIsNotAdvised) {
 }
 
 TEST_F(OtherDeviceNoMemory, ForAnOperatorOfForward) {
-  each_size([](World& world) {
+  memory_errors_each_size([](World& world) {
     const auto net = std::make_shared<HungryImpl>();
     auto model = fully_shard(world, net, by_layer());
     train(model, world);
@@ -146,7 +146,7 @@ TEST_F(OtherDeviceNoMemory, ForAnOperatorOfForward) {
 
 // The gradient of the second layer's input is as large as the input, and reads the weight.
 TEST_F(OtherDeviceNoMemory, ForAnOperatorOfBackward) {
-  each_size([](World& world) {
+  memory_errors_each_size([](World& world) {
     auto model = fully_shard(world, std::make_shared<HungryImpl>(), by_layer());
     train(model, world);
     const at::Tensor loss = model(input(world, kWidth));

@@ -11,7 +11,7 @@ namespace {
 using at::Tensor;
 using torch::optim::Optimizer;
 
-constexpr int kSteps = 10;
+constexpr int kOptimizersSteps = 10;
 
 template <class Kind, class Options>
 MakeOptimizer made_with(Options options) {
@@ -28,7 +28,7 @@ State train_plain(const std::string& name, int ranks, const MakeOptimizer& make,
   const auto learner = make_learner(name);
   PlainTrainer trainer(*learner, ranks);
   const auto optimizer = make(trainer.parameters());
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kOptimizersSteps; ++step) {
     trainer.backward([&](int rank) { return learner->forward(learner->batch(step * ranks + rank)); });
     trainer.step(*optimizer);
     if (after) after(*optimizer, step);
@@ -43,7 +43,7 @@ State train_ranks(const std::string& name, int ranks, const MakeForModel& make, 
   run_ranks(ranks, [&](World& world) {
     auto model = fully_shard(world, make_learner(name), {.wrap = by_size(200)});
     ShardedTwin twin(world, model, [&](const auto&) { return make(model); });
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOptimizersSteps; ++step) {
       twin.train();
       if (after) after(*twin.optimizer, step);
     }
@@ -111,7 +111,7 @@ TEST(Optimizers, BitsDoNotDependOnTheNumberOfRanks) {
     run_ranks(ranks, [&](World& world) {
       auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
       AdamW optimizer(model.parameters(), AdamWOptions(1e-2).weight_decay(0.1));
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kOptimizersSteps; ++step) {
         model(model.module().batch(step)).backward();
         optimizer.step();
         optimizer.zero_grad();
@@ -183,7 +183,7 @@ void expect_resumes(const MakeOptimizer& make) {
     const State wanted = train_plain("gpt2", ranks, make);
     run_ranks(ranks, [&](World& world) {
       ShardedTwin first(world, fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)}), make);
-      while (first.step < kSteps / 2) first.train();
+      while (first.step < kOptimizersSteps / 2) first.train();
       const std::string bytes = saved(*first.optimizer);
       const State half = state_of(first);
 
@@ -195,7 +195,7 @@ void expect_resumes(const MakeOptimizer& make) {
       ShardedTwin second(world, fully_shard(world, later, {.wrap = by_size(200)}), make);
       std::istringstream in(bytes);
       torch::load(*second.optimizer, in);
-      for (second.step = first.step; second.step < kSteps;) second.train();
+      for (second.step = first.step; second.step < kOptimizersSteps;) second.train();
       require_same(state_of(second), wanted);
     });
   }
@@ -214,7 +214,7 @@ TEST(Optimizers, AClosureIsCalledOnceWithGradientsOn) {
       AdamW optimizer(model.parameters(), AdamWOptions(1e-2));
       const at::NoGradGuard no_grad;
       int calls = 0;
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kOptimizersSteps; ++step) {
         Tensor seen;
         const Tensor loss = optimizer.step([&] {
           ++calls;
@@ -225,7 +225,7 @@ TEST(Optimizers, AClosureIsCalledOnceWithGradientsOn) {
         });
         require(loss.equal(seen), "the closure's loss comes back");
       }
-      require(calls == kSteps, "once per step");
+      require(calls == kOptimizersSteps, "once per step");
       require_same(state_of(model), wanted);
     });
   }

@@ -13,7 +13,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 6;
+constexpr int kOtherDeviceSteps = 6;
 
 struct OtherDeviceCase {
   int ranks;
@@ -24,7 +24,7 @@ struct OtherDeviceCase {
 
 void PrintTo(const OtherDeviceCase& one, std::ostream* out) { *out << one.ranks << " ranks"; }
 
-std::string test_name(const ::testing::TestParamInfo<OtherDeviceCase>& info) {
+std::string other_device_test_name(const ::testing::TestParamInfo<OtherDeviceCase>& info) {
   const OtherDeviceCase& one = info.param;
   return "W" + std::to_string(one.ranks) + (one.bf16 ? "_bf16_" : "_fp32_") +
          std::to_string(static_cast<int>(one.strategy)) + "_" + std::to_string(static_cast<int>(one.optim));
@@ -51,14 +51,14 @@ class OtherDevice : public OtherDeviceRanks, public ::testing::WithParamInterfac
 TEST_P(OtherDevice, TrainsToTheBitsOfTheCpu) {
   const OtherDeviceCase& one = GetParam();
   on_toy_ranks(one.ranks, [&](World& world) {
-    const State wanted = train_plain(*make_learner("mlp"), one.ranks, kSteps, one.optim,
+    const State wanted = train_plain(*make_learner("mlp"), one.ranks, kOtherDeviceSteps, one.optim,
                                      one.bf16 ? at::kBFloat16 : at::kFloat);
     auto model = fully_shard(world, make_learner("mlp"),
                              {.wrap = by_size(200),
                               .strategy = one.strategy,
                               .precision = one.bf16 ? bf16() : fp32(),
                               .comm = kToyComm});
-    train_sharded(model, world, kSteps, one.optim);
+    train_sharded(model, world, kOtherDeviceSteps, one.optim);
     require_same(on_cpu(world, state_of(model)), wanted);
   });
 }
@@ -74,7 +74,7 @@ std::vector<OtherDeviceCase> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Toy, OtherDevice, ::testing::ValuesIn(cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(Toy, OtherDevice, ::testing::ValuesIn(cases()), other_device_test_name);
 
 TEST_F(OtherDeviceRanks, HaveADeviceEach) {
   on_toy_ranks(2, [](World& world) {
@@ -87,9 +87,9 @@ TEST_F(OtherDeviceRanks, HaveADeviceEach) {
 TEST_F(OtherDeviceRanks, TrainATransformer) {
   for (const int ranks : {1, 2})
     on_toy_ranks(ranks, [&](World& world) {
-      const State wanted = train_plain(*make_learner("gpt2"), ranks, kSteps, Optim::sgd);
+      const State wanted = train_plain(*make_learner("gpt2"), ranks, kOtherDeviceSteps, Optim::sgd);
       auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200), .comm = kToyComm});
-      train_sharded(model, world, kSteps, Optim::sgd);
+      train_sharded(model, world, kOtherDeviceSteps, Optim::sgd);
       const double found = drift(on_cpu(world, state_of(model)), wanted);
       require(found <= 1e-5, "drift " + std::to_string(found));
     });
@@ -269,7 +269,7 @@ TEST_F(OtherDeviceRanks, LeaveNothingBehind) {
   on_toy_ranks(2, [](World& world) {
     {
       auto model = fully_shard(world, make_learner("mlp"), {.wrap = by_size(200), .comm = kToyComm});
-      train_sharded(model, world, kSteps, Optim::adamw);
+      train_sharded(model, world, kOtherDeviceSteps, Optim::adamw);
       require(toy_bytes() > 0, "the model is on the device");
     }
     require(toy_bytes() == 0, std::to_string(toy_bytes()) + " bytes are left on the device");

@@ -30,7 +30,7 @@ void PrintTo(const ParityCase& one, std::ostream* out) {
   *out << one.learner << " on " << one.ranks << " ranks";
 }
 
-std::string test_name(const ::testing::TestParamInfo<ParityCase>& info) {
+std::string parity_test_name(const ::testing::TestParamInfo<ParityCase>& info) {
   return info.param.learner + "_W" + std::to_string(info.param.ranks) + "_" + name_of(info.param.strategy) +
          "_" + name_of(info.param.optim) + (info.param.shares ? "" : "_Slots");
 }
@@ -63,7 +63,7 @@ std::vector<ParityCase> parity_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Parity, ::testing::ValuesIn(parity_cases()), test_name);
+INSTANTIATE_TEST_SUITE_P(All, Parity, ::testing::ValuesIn(parity_cases()), parity_test_name);
 
 }  // namespace
 }  // namespace fsdp::testing

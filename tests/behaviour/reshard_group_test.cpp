@@ -8,7 +8,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 6;
+constexpr int kReshardGroupSteps = 6;
 
 struct GroupCase {
   std::string learner;
@@ -32,7 +32,7 @@ TEST_P(ReshardGroup, BitsAreThoseOfFullShard) {
                                 .precision = one.precision,
                                 .reshard_group = group,
                                 .shard_size = strategy == Strategy::hybrid_shard ? 4 : 0});
-      train_sharded(model, world, kSteps, Optim::fused_adamw);
+      train_sharded(model, world, kReshardGroupSteps, Optim::fused_adamw);
       return state_of(model);
     };
     const State wanted = train(0, Strategy::full_shard);
@@ -125,7 +125,7 @@ TEST(ReshardGroups, SomeUnitsOnly) {
   run_ranks(4, [](World& world) {
     const State wanted = [&] {
       auto model = fully_shard(world, make_learner("gpt2"), {});
-      train_sharded(model, world, kSteps, Optim::sgd);
+      train_sharded(model, world, kReshardGroupSteps, Optim::sgd);
       return state_of(model);
     }();
     ShardOptions options;
@@ -133,7 +133,7 @@ TEST(ReshardGroups, SomeUnitsOnly) {
       return unit.find(".h.0") != std::string::npos ? UnitOptions{.reshard_group = 2} : UnitOptions{};
     };
     auto model = fully_shard(world, make_learner("gpt2"), options);
-    train_sharded(model, world, kSteps, Optim::sgd);
+    train_sharded(model, world, kReshardGroupSteps, Optim::sgd);
     require_same(state_of(model), wanted);
   });
 }
@@ -174,7 +174,7 @@ TEST(ReshardGroups, AloneTheyAreIgnored) {
                 unit->name() + " has no group");
       ShardedTwin twin(world, model, optimizer_of(Optim::sgd));
       int64_t slots = 0;
-      while (twin.step < kSteps)
+      while (twin.step < kReshardGroupSteps)
         twin.train([&](auto& twin, const Moment&) {
           const at::Tensor loss = twin.loss();
           const MemoryStats stats = twin.memory_stats();

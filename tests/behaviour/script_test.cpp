@@ -13,7 +13,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 12;
+constexpr int kScriptSteps = 12;
 
 torch::jit::Module make_block(const std::string& name, int64_t width) {
   torch::jit::Module block(name);
@@ -73,7 +73,7 @@ State train_plain_script(int ranks) {
   for (const auto& item : script.named_parameters()) params.emplace_back(item.name, item.value);
   PlainTrainer trainer(params, ranks);
   const auto optimizer = make_optimizer(Optim::sgd, trainer.parameters());
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kScriptSteps; ++step) {
     trainer.backward([&](int rank) {
       const auto [x, y] = batch(step * ranks + rank);
       return script.forward({x, y}).toTensor();
@@ -90,7 +90,7 @@ TEST(Script, BitsEqualThePlainLoop) {
       auto model = fully_shard(world, make_script(), {.wrap = by_type_name({"Block"})});
       require(model.unit_counts().size() == 3, "units: the blocks and the rest");
       torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kScriptSteps; ++step) {
         const auto [x, y] = batch(step * world.size() + world.rank());
         model(x, y).toTensor().backward();
         optimizer.step();
@@ -99,7 +99,7 @@ TEST(Script, BitsEqualThePlainLoop) {
       const auto whole = model.full_params();
       require_same(state_of_script(model.module()), wanted);
       for (const auto& item : model.module().named_buffers())
-        require(item.value.item<float>() == kSteps, "the script's own buffer");
+        require(item.value.item<float>() == kScriptSteps, "the script's own buffer");
     });
   }
 }

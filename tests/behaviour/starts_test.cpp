@@ -8,7 +8,7 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 3;
+constexpr int kStartsSteps = 3;
 
 // Every rank but the first has drawn other weights.
 std::shared_ptr<Learner> learner_of_rank(const std::string& name, const World& world) {
@@ -21,10 +21,10 @@ std::shared_ptr<Learner> learner_of_rank(const std::string& name, const World& w
 TEST(Starts, RanksWithDifferentWeightsTrainThoseOfRankZero) {
   for (const bool share : {true, false}) {
     run_ranks(4, [&](World& world) {
-      const State wanted = train_plain(*make_learner("gpt2"), world.size(), kSteps, Optim::sgd);
+      const State wanted = train_plain(*make_learner("gpt2"), world.size(), kStartsSteps, Optim::sgd);
       auto model =
           fully_shard(world, learner_of_rank("gpt2", world), {.wrap = by_size(200), .share_shards = share});
-      train_sharded(model, world, kSteps, Optim::sgd);
+      train_sharded(model, world, kStartsSteps, Optim::sgd);
       require_same(state_of(model), wanted);
     });
   }
@@ -49,12 +49,12 @@ TEST(Starts, MicrobatchesInBf16AddUpInFp32) {
   for (const bool share : {true, false}) {
     run_ranks(2, [&](World& world) {
       constexpr int kMicrobatches = 3;
-      const State wanted =
-          train_plain(*make_learner("mlp"), world.size(), kSteps, Optim::sgd, at::kBFloat16, kMicrobatches);
+      const State wanted = train_plain(*make_learner("mlp"), world.size(), kStartsSteps, Optim::sgd,
+                                       at::kBFloat16, kMicrobatches);
       auto model = fully_shard(world, make_learner("mlp"),
                                {.wrap = by_size(200), .precision = bf16(), .share_shards = share});
       const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kStartsSteps; ++step) {
         for (int m = 0; m < kMicrobatches; ++m) {
           std::optional<NoSync> kept;
           if (m + 1 < kMicrobatches) kept.emplace(model.engine());
@@ -110,7 +110,7 @@ TEST(Starts, BlocksThatShareAParameterAreShardedByTheModelAroundThem) {
     HalvesImpl plain;
     PlainTrainer trainer(plain, world.size());
     torch::optim::SGD reference(trainer.parameters(), 0.1);
-    for (int64_t step = 0; step < kSteps; ++step) {
+    for (int64_t step = 0; step < kStartsSteps; ++step) {
       model(input_of(2 * step + world.rank())).backward();
       optimizer.step();
       optimizer.zero_grad();

@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 
 template <class Body>
-void each_size(Body body) {
+void timeline_each_size(Body body) {
   for (const int ranks : {1, 2, 3}) run_ranks(ranks, body);
 }
 
@@ -37,7 +37,7 @@ const std::vector<std::string> kMoments{
 
 TEST(Timeline, HasARowForEveryBoundaryOfTheStep) {
   for (const auto& precision : {fp32(), bf16()})
-    each_size([&](World& world) {
+    timeline_each_size([&](World& world) {
       auto model = sharded(world, {.precision = precision});
       train_step(model, world);
       require(model.memory_timeline().empty(), "nobody asked for samples");

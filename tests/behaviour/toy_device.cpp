@@ -76,6 +76,16 @@ struct ToyEvent {
   HappensBefore::Clock reached = {};
 };
 
+struct AtomicCounts {
+  std::atomic<int64_t> allocations = 0, host_waits = 0;
+};
+AtomicCounts counts;
+
+// Ours are the operators that run inside Quiet.
+void count(std::atomic<int64_t>& what) {
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake)) ++what;
+}
+
 class ToyAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -83,6 +93,7 @@ class ToyAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, device};
     TORCH_CHECK_WITH(OutOfMemoryError, bytes_in_use + static_cast<int64_t>(bytes) <= most_bytes,
                      "toy: out of memory: ", bytes, " bytes asked, ", bytes_in_use.load(), " in use");
+    count(counts.allocations);
     auto block = std::make_unique<Block>(bytes, current_on(device));
     void* memory = far_from(block->memory);
     return {memory, block.release(), &delete_block, device};
@@ -119,7 +130,10 @@ class ToyGuard final : public c10::impl::DeviceGuardImplInterface {
     return stream_of(stream.device(), std::exchange(current_of(stream.device()), stream.id()));
   }
   bool queryStream(const c10::Stream& stream) const override { return races::host_waits(stream), true; }
-  void synchronizeStream(const c10::Stream& stream) const override { races::host_waits(stream); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    count(counts.host_waits);
+    races::host_waits(stream);
+  }
   void synchronizeDevice(c10::DeviceIndex) const override { races::host_waits_for_all(); }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
@@ -136,8 +150,12 @@ class ToyGuard final : public c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<ToyEvent*>(event);
   }
-  bool queryEvent(void* event) const override { return synchronizeEvent(event), true; }
+  bool queryEvent(void* event) const override {
+    if (event != nullptr) races::host_waits(static_cast<ToyEvent*>(event)->reached);
+    return true;
+  }
   void synchronizeEvent(void* event) const override {
+    count(counts.host_waits);
     if (event != nullptr) races::host_waits(static_cast<ToyEvent*>(event)->reached);
   }
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
@@ -195,6 +213,7 @@ at::Tensor on_host(const at::Tensor& tensor) {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   if (to.numel() == 0) return to;
+  if (to.is_cpu() && !non_blocking) count(counts.host_waits);
   races::copies(current_on(from.is_cpu() ? to.device() : from.device()), from, to, non_blocking);
   const races::Inside carried_out;
   on_host(to).copy_(on_host(from));
@@ -253,6 +272,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, registry) {
 }  // namespace
 
 c10::Device toy_device(int index) { return {kToy, static_cast<c10::DeviceIndex>(index)}; }
+
+ToyCounts toy_counts() { return {counts.allocations, counts.host_waits}; }
 
 std::vector<std::pair<c10::StreamId, c10::StreamId>> toy_waits() {
   const std::lock_guard lock(waits_mutex);

@@ -25,6 +25,13 @@ c10::Device toy_device(int index = 0);
 std::vector<std::pair<c10::StreamId, c10::StreamId>> toy_waits();
 // Bytes in use on all toy devices of this process.
 int64_t toy_bytes();
+// Allocations, and waits of the host for the device, that our own operators made in this process: those that
+// run where the observer looks away.
+struct ToyCounts {
+  int64_t allocations = 0;
+  int64_t host_waits = 0;
+};
+ToyCounts toy_counts();
 // From now on an allocation that would make them more than `bytes` throws c10::OutOfMemoryError.
 constexpr int64_t kToyUnlimited = std::numeric_limits<int64_t>::max();
 void toy_limit(int64_t bytes);

@@ -53,13 +53,13 @@ ShardOptions mixed(bool casts, const Precision& middle = fp32()) {
 Tensor loss_of(const Tensor& y) { return y.to(at::kFloat).square().mean(); }
 
 template <class Body>
-void each_size(Body body) {
+void unit_casts_each_size(Body body) {
   for (const int ranks : {1, 2}) run_ranks(ranks, body);
 }
 
 // Every rank has the same batch, and an average of two equal gradients is exact.
 TEST(UnitCasts, AreThoseThatAProgramWouldWrite) {
-  each_size([](World& world) {
+  unit_casts_each_size([](World& world) {
     SandwichImpl plain;
     const Tensor wanted = by_hand(plain);
     loss_of(wanted).backward();
@@ -79,7 +79,7 @@ TEST(UnitCasts, AreThoseThatAProgramWouldWrite) {
 }
 
 TEST(UnitCasts, AreNotMadeUnlessAskedFor) {
-  each_size([](World& world) {
+  unit_casts_each_size([](World& world) {
     auto model = fully_shard(world, std::make_shared<SandwichImpl>(), mixed(false));
     require(refusal([&] { model(input()); }) != "not refused", "LibTorch refuses bf16 times fp32");
     Precision alone = fp32();
@@ -90,7 +90,7 @@ TEST(UnitCasts, AreNotMadeUnlessAskedFor) {
 }
 
 TEST(UnitCasts, OutputsOfAUnitAreCastWhereItSaysSo) {
-  each_size([](World& world) {
+  unit_casts_each_size([](World& world) {
     Precision middle = fp32();
     middle.output = at::kBFloat16;
     auto model = fully_shard(world, std::make_shared<SandwichImpl>(), mixed(true, middle));
@@ -100,7 +100,7 @@ TEST(UnitCasts, OutputsOfAUnitAreCastWhereItSaysSo) {
 }
 
 TEST(UnitCasts, WholeParametersAreUsedAsTheyAre) {
-  each_size([](World& world) {
+  unit_casts_each_size([](World& world) {
     auto model = fully_shard(world, std::make_shared<SandwichImpl>(), mixed(true));
     SandwichImpl plain;
     const at::NoGradGuard no_grad;
@@ -120,7 +120,7 @@ struct NormedImpl : torch::nn::Module {
 };
 
 TEST(UnitCasts, RunningStatisticsAreStillUpdated) {
-  each_size([](World& world) {
+  unit_casts_each_size([](World& world) {
     ShardOptions options{.wrap = by_type<torch::nn::LinearImpl, torch::nn::BatchNorm1dImpl>(),
                          .precision = bf16()};
     options.cast_unit_inputs = true;

@@ -48,7 +48,7 @@ void require_phases(const Heard& heard, const std::string& unit, const Phases& w
 }
 
 template <class Body>
-void each_size(Body body) {
+void unit_phases_each_size(Body body) {
   for (const int ranks : {1, 2, 3}) run_ranks(ranks, body);
 }
 
@@ -62,7 +62,7 @@ ShardOptions by_block(Strategy strategy = Strategy::full_shard) {
 
 TEST(UnitPhases, OfAStepWithAndWithoutAPlan) {
   for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
-    each_size([&](World& world) {
+    unit_phases_each_size([&](World& world) {
       auto model = fully_shard(world, make_net(), by_block(strategy));
       for (int step = 0; step < 4; ++step) {
         auto heard = std::make_shared<Heard>();
@@ -78,7 +78,7 @@ TEST(UnitPhases, OfAStepWithAndWithoutAPlan) {
 }
 
 TEST(UnitPhases, OfAnEvaluationAndWholeParameters) {
-  each_size([](World& world) {
+  unit_phases_each_size([](World& world) {
     auto model = fully_shard(world, make_net(), by_block());
     auto heard = std::make_shared<Heard>();
     model.on_transition([heard](const UnitTransition& one) { (*heard)(one); });
@@ -123,7 +123,7 @@ struct UnevenImpl : torch::nn::Module {
 };
 
 TEST(UnitPhases, OfUnusedAndFrozenParameters) {
-  each_size([](World& world) {
+  unit_phases_each_size([](World& world) {
     const auto net = std::make_shared<UnevenImpl>();
     auto model = fully_shard(world, net, {.wrap = by_type<torch::nn::LinearImpl>()});
     const auto phase = [&](const char* name) { return model.parameter_info(name).phase; };

@@ -9,13 +9,13 @@
 namespace fsdp::testing {
 namespace {
 
-constexpr int kSteps = 20;
+constexpr int kWholeBatchSteps = 20;
 
 State train_ranks(const std::string& name, int ranks, Optim kind) {
   State state;
   run_ranks(ranks, [&](World& world) {
     auto model = fully_shard(world, make_learner(name), {.wrap = by_size(200)});
-    train_sharded(model, world, kSteps, kind);
+    train_sharded(model, world, kWholeBatchSteps, kind);
     State mine = state_of(model);
     if (world.rank() == 0) state = std::move(mine);
   });
@@ -29,7 +29,7 @@ TEST_P(WholeBatch, SgdEndsWithinRounding) {
   for (const int ranks : {2, 3, 4, 8}) {
     const auto whole = make_learner(GetParam());
     const double found = drift(train_ranks(GetParam(), ranks, Optim::plain_sgd),
-                               train_whole_batch(*whole, ranks, kSteps, Optim::plain_sgd));
+                               train_whole_batch(*whole, ranks, kWholeBatchSteps, Optim::plain_sgd));
     std::printf("%s on %d ranks, SGD: %.2g from the whole batch\n", GetParam().c_str(), ranks, found);
     EXPECT_LE(found, 1e-6) << ranks << " ranks";
   }
@@ -40,8 +40,9 @@ TEST_P(WholeBatch, AdamWDriftsNoMoreThanPlainAccumulation) {
   for (const int ranks : {2, 4}) {
     const auto whole = make_learner(GetParam());
     const auto accumulated = make_learner(GetParam());
-    const State wanted = train_whole_batch(*whole, ranks, kSteps, Optim::adamw);
-    const double plain = drift(train_accumulated(*accumulated, ranks, kSteps, Optim::adamw), wanted);
+    const State wanted = train_whole_batch(*whole, ranks, kWholeBatchSteps, Optim::adamw);
+    const double plain =
+        drift(train_accumulated(*accumulated, ranks, kWholeBatchSteps, Optim::adamw), wanted);
     const double found = drift(train_ranks(GetParam(), ranks, Optim::adamw), wanted);
     std::printf("%s on %d ranks, AdamW: %.2g from the whole batch, plain accumulation %.2g\n",
                 GetParam().c_str(), ranks, found, plain);
@@ -61,7 +62,7 @@ TEST(SameData, OnEveryRankGivesTheSameParametersForEveryW) {
     run_ranks(ranks, [&](World& world) {
       auto model = fully_shard(world, make_learner("gpt2"), {.wrap = by_size(200)});
       const auto optimizer = make_optimizer(Optim::sgd, model.parameters());
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kWholeBatchSteps; ++step) {
         model(model.module().batch(step)).backward();
         optimizer->step();
         optimizer->zero_grad();

@@ -103,6 +103,7 @@ struct Program {
   int prefetch = 0;    // backward_prefetch
   int ahead = -1;      // forward_prefetch; -1: not set
   bool again = false;  // some blocks are computed again in backward
+  int lists = 0;       // seeds prefetch lists of units; 0: none
   int divide = 0;      // gradient_divide_factor; 0: not set
   int offload = 0;     // off the CPU: bits for parameters, gradients, optimizer
   std::vector<Action> actions;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <optional>
+#include <random>
 #include <sstream>
 
 #include "fuzz/saves.h"
@@ -42,6 +43,22 @@ WrapPolicy policy_of(const Program& program) {
   }
 }
 
+// Blocks that a unit gathers when it is used: any, in any order.
+UnitOptions lists_of(const Program& program, const std::string& unit) {
+  std::mt19937_64 dice(static_cast<uint64_t>(program.lists) * 31 + std::hash<std::string>()(unit));
+  const auto draw = [&]() -> std::optional<std::vector<std::string>> {
+    if (dice() % 3 == 0) return std::nullopt;
+    std::vector<std::string> names;
+    for (auto n = dice() % 3; n > 0; --n)
+      names.push_back("block" + std::to_string(dice() % static_cast<uint64_t>(program.net.blocks)));
+    return names;
+  };
+  UnitOptions own;
+  own.forward_prefetch = draw();
+  own.backward_prefetch = draw();
+  return own;
+}
+
 ShardOptions options_of(const Program& program, const CommOptions& comm) {
   ShardOptions options{.wrap = policy_of(program)};
   constexpr Strategy kStrategies[] = {Strategy::full_shard,         Strategy::shard_grad_op,
@@ -59,6 +76,8 @@ ShardOptions options_of(const Program& program, const CommOptions& comm) {
   options.replicate_below = program.replicate;
   options.backward_prefetch = static_cast<BackwardPrefetch>(program.prefetch);
   if (program.ahead >= 0) options.forward_prefetch = program.ahead;
+  if (program.lists > 0 && program.wrap == Wrap::blocks && !program.inner)
+    options.unit = [&program](const std::string& unit) { return lists_of(program, unit); };
   if (program.divide > 0) options.gradient_divide_factor = program.divide;
   options.offload = {.params = (program.offload & 1) != 0,
                      .gradients = (program.offload & 2) != 0,

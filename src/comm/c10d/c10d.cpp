@@ -1,6 +1,8 @@
 #include "comm/c10d/c10d.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <functional>
@@ -57,11 +59,11 @@ class C10dBackend final : public CommBackend {
   }
 
   WorkPtr all_gather(const at::Tensor& slot, const at::Tensor& shard, OpInfo info) override {
-    return run(info, [&] {
-      at::Tensor output = slot;
-      at::Tensor input = shard.to(slot.scalar_type());
-      return inner_->_allgather_base(output, input);
-    });
+    at::Tensor output = slot;
+    at::Tensor input = shard.to(slot.scalar_type());  // a copy where the dtypes differ
+    return run(
+        info, [&] { return inner_->_allgather_base(output, input); },
+        input.is_same(shard) ? std::function<void()>() : giving_back(input));
   }
 
   // Average is a sum that we scale: not every backend knows the average.
@@ -134,12 +136,31 @@ class C10dBackend final : public CommBackend {
     return [tensor, factor] { at::Tensor(tensor).mul_(factor); };
   }
 
+  // Memory goes back to the stream that it was allocated on, which may not be the one that waits for the
+  // work.
+  static std::function<void()> giving_back(at::Tensor memory) {
+    if (memory.is_cpu()) return [kept = std::move(memory)] {};
+    const c10::impl::VirtualGuardImpl guard(memory.device().type());
+    const c10::Stream issued_on = guard.getStream(memory.device());
+    return [kept = std::move(memory), guard, issued_on]() mutable {
+      const c10::Stream now = guard.getStream(kept.device());
+      if (now != issued_on) {
+        c10::Event done(now.device_type());
+        done.record(now);
+        done.block(issued_on);
+      }
+      kept = at::Tensor();
+    };
+  }
+
   template <class Issue>
   WorkPtr run(const OpInfo& info, Issue issue, std::function<void()> after = {}) {
     const uint64_t sequence = sequence_++;
     if (!aborted_.empty()) fail(info, sequence, {}, "");
     try {
       return std::make_shared<AdaptedWork>(*this, issue(), info, sequence, std::move(after));
+    } catch (const c10::OutOfMemoryError&) {
+      throw;  // of this rank's device: who called us says what holds its memory
     } catch (const std::exception& error) {
       fail(info, sequence, {}, error.what());
     }

