@@ -26,8 +26,7 @@ enum class Held { nothing, block, all };
 constexpr std::array kHeldTurns = {Held::block, Held::all, Held::block, Held::nothing};
 
 State held_reference(int ranks) {
-  torch::manual_seed(3);
-  auto net = make_net();
+  auto net = make_same_net();
   PlainTrainer trainer(*net, ranks);
   const auto optimizer = make_optimizer(Optim::fused_adamw, trainer.parameters());
   for (int step = 0; step < kHeldSteps; ++step) {
@@ -45,8 +44,7 @@ State held_reference(int ranks) {
 }
 
 State held_run(const World& world, ShardOptions options) {
-  torch::manual_seed(3);
-  auto model = fully_shard(world, make_net(), options);
+  auto model = fully_shard(world, make_same_net(), options);
   const auto optimizer = make_optimizer(Optim::fused_adamw, model.parameters());
   for (int step = 0; step < kHeldSteps; ++step) {
     for (size_t turn = 0; turn < kHeldTurns.size(); ++turn) {
@@ -170,7 +168,7 @@ TEST(HeldGradients, SumsInARowAreFewerOverRows) {
       ShardOptions options = sharded_by(by_type<BlockImpl>());
       options.strategy = Strategy::hybrid_shard;
       options.shard_size = 2;
-      auto model = fully_shard(world, make_net(), options);
+      auto model = fully_shard(world, make_same_net(), options);
       int64_t before = 0;
       for (int step = 0; step < 4; ++step) {
         before = all_reduces(model);
@@ -191,8 +189,7 @@ TEST(HeldGradients, SumsInARowAreFewerOverRows) {
 TEST(HeldGradients, AreDividedByTheFactor) {
   for (const int ranks : {1, 2, 3})
     for (const double factor : {1.0, 3.0, 0.5}) {
-      torch::manual_seed(3);
-      auto net = make_net();
+      auto net = make_same_net();
       PlainTrainer trainer(*net, ranks, {.divide_by = factor});
       trainer.backward([&](int rank) { return loss_of(net->forward(held_batch(rank))); });
       trainer.backward([&](int rank) { return loss_of(net->forward(held_batch(rank + 10))); });
@@ -202,8 +199,7 @@ TEST(HeldGradients, AreDividedByTheFactor) {
           ShardOptions options = sharded_by(by_type<BlockImpl>());
           options.strategy = strategy;
           options.gradient_divide_factor = factor;
-          torch::manual_seed(3);
-          auto model = fully_shard(world, make_net(), options);
+          auto model = fully_shard(world, make_same_net(), options);
           loss_of(model(held_batch(world.rank()))).backward();
           loss_of(model(held_batch(world.rank() + 10))).backward();
           for (const auto& item : model.named_parameters())
@@ -234,7 +230,7 @@ TEST(HeldGradients, UnitsStayGatheredForTheNextMicrobatch) {
     ShardOptions options = sharded_by(by_type<BlockImpl>());
     options.share_shards = false;
     options.limit_all_gathers = 1;
-    auto model = fully_shard(world, make_net(), options);
+    auto model = fully_shard(world, make_same_net(), options);
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     const auto step = [&] {
       const int64_t before = gathers_in(model);
@@ -288,8 +284,7 @@ TEST(HeldGradients, KeepingUnitsGatheredChangesNoBits) {
 // --- on_gradient()
 
 State told_run(const World& world, ShardOptions options, bool told) {
-  torch::manual_seed(3);
-  auto model = fully_shard(world, make_net(), options);
+  auto model = fully_shard(world, make_same_net(), options);
   int calls = 0;
   const auto update = [](Tensor& slice) {
     const torch::NoGradGuard no_grad;
@@ -339,7 +334,7 @@ TEST(HeldGradients, GradientsThatWereToldAreGoneBeforeTheBackwardEnds) {
     run_ranks(ranks, [](World& world) {
       ShardOptions options = sharded_by(by_type<BlockImpl>());
       options.share_shards = false;
-      auto model = fully_shard(world, make_net(), options);
+      auto model = fully_shard(world, make_same_net(), options);
       std::vector<std::string> order;
       size_t before_in = 0;
       model.on_gradient([&](const std::string& name, Tensor& slice) {
