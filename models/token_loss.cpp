@@ -1,6 +1,7 @@
 #include "models/token_loss.h"
 
 #include <torch/autograd.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 
@@ -24,11 +25,15 @@ class TokenLoss : public torch::autograd::Function<TokenLoss> {
       const int64_t n = std::min(rows, logits.size(0) - first);
       const auto cut = [&](const torch::Tensor& all) { return all.narrow(0, first, n); };
       torch::Tensor place = cut(logits);
-      torch::Tensor odds = torch::log_softmax(place, 1, torch::kFloat);
       const torch::Tensor label = cut(labels).unsqueeze(1);
-      loss -= (odds.gather(1, label).squeeze(1) * cut(weight)).sum();
-      odds.exp_().scatter_add_(1, label, torch::full({n, 1}, -1.0, odds.options()));
-      place.copy_(odds.mul_(cut(weight).unsqueeze(1)));
+      const torch::Tensor picked = place.gather(1, label);
+      torch::Tensor odds = torch::softmax(place.to(torch::kFloat), 1);
+      // The logarithm of the largest is exact where that of the label's would be of zero.
+      const auto [most, where] = odds.max(1, /*keepdim=*/true);
+      const torch::Tensor total = place.gather(1, where).to(torch::kFloat) - most.log();
+      loss += ((total - picked.to(torch::kFloat)).squeeze(1) * cut(weight)).sum();
+      odds.scatter_add_(1, label, torch::full({n, 1}, -1.0, odds.options()));
+      at::mul_out(place, odds, cut(weight).unsqueeze(1));  // rounds as it writes
     }
     context->save_for_backward({logits});
     return loss;

@@ -21,7 +21,9 @@ BackwardPrefetch parse_backward_prefetch(const std::string& name);
 struct Offload {
   // Shards: parameters() are CPU tensors, and so are their gradients and moments. A gather uploads them.
   bool params = false;
-  bool gradients = false;  // gradient shards, also where parameters stay on the device
+  // Gradient shards, also where parameters stay on the device: then for fsdp::AdamW, since LibTorch's
+  // optimizers want gradients where parameters are.
+  bool gradients = false;
   bool optimizer = false;  // moments of fsdp::AdamW, also where parameters stay on the device
 };
 

@@ -41,6 +41,16 @@ TEST(TokenLoss, IsCrossEntropyAndHasItsGradient) {
     }
 }
 
+// A label whose odds are no number of fp32.
+TEST(TokenLoss, IsFiniteWhereOddsAreNot) {
+  torch::Tensor values = torch::zeros({2, 4}, torch::kBFloat16);
+  values[0][0] = 400;
+  const torch::Tensor targets = torch::tensor({1, 2}, torch::kLong);
+  const auto got = token_loss_of(values, targets, 1.0, false);
+  const auto wanted = token_loss_of(values, targets, 1.0, true);
+  EXPECT_TRUE(torch::allclose(got.loss, wanted.loss, 1e-5, 1e-6)) << got.loss << wanted.loss;
+}
+
 TEST(TokenLoss, RefusesFp16) {
   EXPECT_THROW(models::token_loss(torch::randn({4, 5}).to(torch::kHalf), torch::zeros({4}, torch::kLong)),
                c10::Error);
