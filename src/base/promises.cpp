@@ -32,7 +32,9 @@ void Promises::wait(Key key) {
   std::unique_lock lock(mutex_);
   hurry(key);
   kept_one_.wait(lock, [&] { return !open_.contains(key); });
+  const std::exception_ptr error = std::exchange(error_, nullptr);
   drop_kept(lock);
+  if (error) std::rethrow_exception(error);
 }
 
 void Promises::hurry(Key key) {
@@ -58,8 +60,14 @@ void Promises::work() {
     Promise next = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    next.work();
+    std::exception_ptr error;
+    try {
+      next.work();
+    } catch (...) {
+      error = std::current_exception();
+    }
     lock.lock();
+    if (!error_) error_ = error;
     const auto open = open_.find(next.key);
     if (--open->second == 0) open_.erase(open);
     kept_.push_back(std::move(next));

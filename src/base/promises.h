@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,8 +25,8 @@ class Promises {
   Promises(const Promises&) = delete;
   Promises& operator=(const Promises&) = delete;
 
-  // `work` is done after all that was promised for `key` before, and does not throw. What it holds is dropped
-  // by a later call, on the thread of the caller.
+  // `work` is done after all that was promised for `key` before. What it throws is thrown by the next wait().
+  // What it holds is dropped by a later call, on the thread of the caller.
   void add(Key key, std::function<void()> work);
   // Returns when everything promised for `key` is done, which is done next.
   void wait(Key key);
@@ -52,7 +53,8 @@ class Promises {
   std::vector<Promise> kept_;  // what they held is not dropped yet
   std::thread thread_;
   bool ends_ = false;
-  int64_t next_number_ = 1;  // of the caller's thread
+  std::exception_ptr error_;  // of a promise that was not kept; nobody was told
+  int64_t next_number_ = 1;   // of the caller's thread
 };
 
 }  // namespace fsdp::detail

@@ -86,7 +86,7 @@ struct CapturedStep::State {
 // A step that cannot be replayed, or not by this recording.
 bool CapturedStep::State::usual(const std::vector<at::Tensor>& given) const {
   if (!possible || current(model.engine()).mode || !at::GradMode::is_enabled() || !model.is_training() ||
-      current(model.engine()).in_no_sync() || current(model.engine()).tells_gradients())
+      current(model.engine()).in_no_sync() || current(model.engine()).tells_gradients)
     return true;
   if (graph && (trained != trainable(current(model.engine())) || given.size() != inputs.size() ||
                 !std::equal(given.begin(), given.end(), inputs.begin(), same_kind)))

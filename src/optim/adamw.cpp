@@ -147,7 +147,10 @@ torch::Tensor AdamW::step(LossClosure closure) {
       if (!param.grad().defined()) continue;
       if (param.numel() == 0) {
         // A slice that another rank holds: that rank writes to its unit, and all ranks must know.
-        param.detach().zero_();
+        if (param.is_cpu())
+          on_host.touch(param);
+        else
+          param.detach().zero_();
         continue;
       }
       AdamWParamState& state = detail::adamw_state(*this, param, moments_, options.amsgrad());

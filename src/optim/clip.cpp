@@ -70,6 +70,7 @@ at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
               "; it must be positive or infinity");
   TORCH_CHECK(!model.host || !model.host->stepper,
               "fsdp: clip_grad_norm_ with AdamW::step_in_backward(), which has used the gradients already");
+  for (const auto& unit : model.units) unit->before_touch();  // a promised update may read the gradients
   const Quiet quiet;
   const at::Tensor total = model.mode ? ordered_norm(model, norm_type) : norm_of(model, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
@@ -89,6 +90,10 @@ at::Tensor ShardedModel::clip_grad_norm_(double max_norm, double norm_type) {
 }
 
 void ShardedModel::clip_grad_value_(double clip_value) {
+  const detail::Model& model = detail::model_of(engine_);
+  TORCH_CHECK(!model.host || !model.host->stepper,
+              "fsdp: clip_grad_value_ with AdamW::step_in_backward(), which has used the gradients already");
+  for (const auto& unit : model.units) unit->before_touch();
   const detail::Quiet quiet;
   for (auto& slice : parameters())
     if (slice.grad().defined()) slice.mutable_grad().clamp_(-clip_value, clip_value);

@@ -86,6 +86,8 @@ void HostAdamW::add(const at::Tensor& param, const at::Tensor& grad, torch::opti
   written_.push_back(param.detach().as_strided({0}, {1}));
 }
 
+void HostAdamW::touch(const at::Tensor& param) { written_.push_back(param.detach()); }
+
 void HostAdamW::flush() {
   if (written_.empty()) return;
   // Pointers bypass operators: one that writes nothing tells whoever watches these parameters.
@@ -110,12 +112,14 @@ void HostAdamW::flush() {
 
 void HostAdamW::promise(std::shared_ptr<c10::Event> arrived) {
   const int threads = std::max(1, at::get_num_threads() - 1);  // one drives the device
-  for (auto& [host, update] : updates_)
+  for (auto& [host, update] : updates_) {
+    if (!update.copies) host->copy_is_old();
     host->promises().add(host->key(), [shard = host, update = std::move(update), arrived, threads] {
       arrived->synchronize();
       shard->wait_for_uploads();
       run(update.pieces, threads);
     });
+  }
   updates_.clear();
   written_.clear();
 }

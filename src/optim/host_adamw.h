@@ -24,6 +24,8 @@ class HostAdamW {
   // `region`: that `param` is a slice of, or null.
   void add(const at::Tensor& param, const at::Tensor& grad, torch::optim::AdamWParamState& state,
            const torch::optim::AdamWOptions& options, UnitRegion* region);
+  // A slice without elements: that the unit is written must be known on all ranks.
+  void touch(const at::Tensor& param);
   // Writes the parameters, or promises to: see Note [Offload].
   void flush();
   // Promises what was added, of one region in host memory, with gradients that are there when `arrived` has

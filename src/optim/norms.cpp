@@ -44,6 +44,7 @@ at::Tensor sharded_ones(const Model& model) {
 // All ranks get the same bits: they add up the same numbers in the same order.
 at::Tensor norms_over_ranks(Model& model, double p, PartOf part_of, const char* label) {
   TORCH_CHECK(p > 0, "fsdp: ", label, " with p = ", p, "; it must be positive or infinity");
+  for (const auto& unit : model.units) unit->before_touch();  // updates may be promised
   const Quiet quiet;
   const at::Tensor mine = norms_here(model, p, part_of);
   Comm& row = model.mesh.row;

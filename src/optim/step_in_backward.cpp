@@ -51,14 +51,16 @@ class InBackward final : public BackwardStepper {
 struct Tie {
   explicit Tie(std::shared_ptr<Engine> engine_) : engine(std::move(engine_)) {}
   ~Tie() {
-    HostSide& host = *model_of(engine).host;
-    host.promises->wait_all();
-    host.stepper.reset();
+    HostSide* host = model_of(engine).host.get();
+    if (host == nullptr) return;
+    host->promises->wait_all();
+    if (host->stepper == mine.lock()) host->stepper.reset();
   }
   Tie(const Tie&) = delete;
   Tie& operator=(const Tie&) = delete;
 
   std::shared_ptr<Engine> engine;
+  std::weak_ptr<BackwardStepper> mine;
 };
 
 void check_fits(const Model& model, const AdamW& optimizer) {
@@ -68,6 +70,10 @@ void check_fits(const Model& model, const AdamW& optimizer) {
   TORCH_CHECK(!model.mode,
               "fsdp: AdamW::step_in_backward() in reproducible mode, where a step is several "
               "backwards");
+  TORCH_CHECK(
+      !model.tells_gradients,
+      "fsdp: AdamW::step_in_backward() of a model with on_gradient(), which wants the gradients itself");
+  TORCH_CHECK(!model.in_no_sync(), "fsdp: AdamW::step_in_backward() inside no_sync(); end that scope first");
   std::set<const c10::TensorImpl*> known;
   for (const auto& group : optimizer.param_groups())
     for (const at::Tensor& param : group.params()) known.insert(param.unsafeGetTensorImpl());
@@ -88,8 +94,10 @@ void check_fits(const Model& model, const AdamW& optimizer) {
 void AdamW::step_in_backward(const ShardedModel& model) {
   detail::Model& its = detail::model_of(model.engine());
   detail::check_fits(its, *this);
-  in_backward_ = std::make_shared<detail::Tie>(model.engine());
+  const auto tie = std::make_shared<detail::Tie>(model.engine());
   its.host->stepper = std::make_shared<detail::InBackward>(*this, moments_);
+  tie->mine = its.host->stepper;
+  in_backward_ = tie;
 }
 
 }  // namespace fsdp

@@ -214,6 +214,8 @@ void Engine::absorb(Engine& inner) {
   no_sync_scopes_ += inner.no_sync_scopes_;
   rows_only_scopes_ += inner.rows_only_scopes_;
   keep_scopes_ += inner.keep_scopes_;
+  no_sync_units_.merge(inner.no_sync_units_);
+  if (inner.on_gradient_ && !on_gradient_) set_on_gradient(std::move(inner.on_gradient_));
   gradients_.sync = no_sync_scopes_ == 0 || mesh.all.size() == 1;
   for (auto& unit : inner.units) {
     units.push_back(std::move(unit));

@@ -47,7 +47,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void check_between_steps(const char* doing) override;
 
   // --- from captured steps, see Note [Captured steps]
-  bool in_no_sync() const;
+  bool in_no_sync() const override;
   // Nothing of this model is gathered, no cycle goes on, and the current stream is ordered behind its work.
   void quiesce();
   // Gradients are accumulated on the current stream from now on.
@@ -82,13 +82,14 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   // Takes over the units of a model that is part of this one.
   void absorb(Engine& inner);
   // Gradients stay on this rank, or in its row, until it was called with false as often as with true.
-  void set_no_sync(bool on, const NoSyncOptions& scope);
+  // `key`: of the scope.
+  void begin_no_sync(const void* key, const NoSyncOptions& scope);
+  void end_no_sync(const void* key, const NoSyncOptions& scope);
   // Units stay gathered after a cycle until it was called with false as often as with true.
   void keep_gathered(bool on);
   void forget_gradients();
   // See Note [Told gradients].
   void set_on_gradient(std::function<void(const std::string&, at::Tensor&)> done);
-  bool tells_gradients() const { return static_cast<bool>(on_gradient_); }
 
   TrainingState training_state() const { return state_; }
   UnitPhases& phases() { return phases_; }
@@ -156,7 +157,8 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   bool synced_ = true;        // every backward of the cycle was reduced
   int no_sync_scopes_ = 0;    // no_sync() scopes of all units that live
   int rows_only_scopes_ = 0;  // and of those that reduce in the row
-  std::vector<bool> held_;    // units that no_sync() keeps back; empty: none
+  std::map<const void*, std::vector<std::weak_ptr<Unit>>> no_sync_units_;  // of scopes of a module
+  std::vector<bool> held_;  // units that no_sync() keeps back; empty: none
   std::function<void(const std::string&, at::Tensor&)> on_gradient_;
   bool telling_ = false;            // it is being called
   int keep_scopes_ = 0;             // keep_gathered() scopes that live

@@ -136,7 +136,10 @@ void Engine::close_full_params(int scope_) {
   if (found == full_scopes_.end()) return;
   FullScope scope = std::move(found->second);
   full_scopes_.erase(found);
-  if (scope.options.write_back) announce_change();
+  if (scope.options.write_back) {
+    announce_change();
+    wait_for_host();
+  }
   const Quiet quiet;
   if (scope.gradients) scope.gradients->close(scope.options.write_back);
   std::span<const at::Tensor> rest = scope.whole;

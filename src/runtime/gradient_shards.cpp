@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "runtime/backward_stepper.h"
+#include "runtime/engine.h"
 #include "runtime/memory_report.h"
 #include "watch/observer.h"
 
@@ -226,17 +227,22 @@ void GradientShards::arrive(UnitRegion& region, const at::Tensor& sum, const Sch
 void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds,
                                    const Schedule* schedule) {
   auto arrived = host_->downloads.start(region.gradient.shard, sum.to(region.gradient_type()), adds);
-  if (!host_->stepper) return;
+  if (!host_->stepper || !region.host) return;
   TORCH_CHECK(!adds, "fsdp: AdamW::step_in_backward(): unit '", region.unit->name(),
               "' has gradients already: of a penalty over slices, of a backward before, or because it was "
               "reduced before all had come. Such a model must step after its backwards.");
-  if (schedule == nullptr || schedule->gathers_again(region.unit->id))
+  const auto& params = region.unit->params;
+  const bool unsure = std::any_of(params.begin(), params.end(), [&](const auto& param) {
+    return &param->region() == &region && param->gradient.somewhere && !param->gradient.here;
+  });
+  if (unsure || schedule == nullptr || schedule->gathers_again(region.unit->id))
     postponed_.emplace_back(&region, std::move(arrived));
   else
     step(region, std::move(arrived));
 }
 
 void GradientShards::step(UnitRegion& region, std::shared_ptr<c10::Event> arrived) {
+  region.unit->engine->announce_change();  // a save in the background may still read
   host_->stepper->update(region, region.gradient.shard, std::move(arrived));
   region.host->updated_in_cycle(true);
   stepped_.push_back(&region);

@@ -59,6 +59,8 @@ class GradientShards {
   bool held_in_row = false;
   // Reductions that have not settled, in the order in which they were started.
   std::vector<InFlight> in_flight() const;
+  // An optimizer updates regions as their gradients come.
+  bool steps_in_backward() const { return host_ != nullptr && host_->stepper; }
   // The backward ends: sums that are kept in host memory are there, or updates with them are promised.
   void end_in_host_memory();
   // Waits for what is on its way and forgets it.

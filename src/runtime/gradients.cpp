@@ -182,6 +182,9 @@ void Gradients::reduce_at_end(const Moment* planned) {
   if (surprised) schedule_.leave_plan_at_agreement();
   if (surprised || planned == nullptr) reduce_what_is_left(used);
   if (!shards_.held_in_row) shards_.reduce_left_in_rows(units_);
+  size_t next = 0;
+  if (!used.empty() && shards_.steps_in_backward())
+    for_each_param([&](UnitParam& param) { param.gradient.somewhere &= used[next++] > 0; });
   shards_.end_in_host_memory();
   if (mode_ != nullptr)
     give_to_mode(used);

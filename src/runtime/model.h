@@ -44,6 +44,7 @@ struct Model {
   // Throws c10::Error unless the model is between steps; `doing` begins it. A call or a backward that failed
   // is over then. Collective.
   virtual void check_between_steps(const char* doing) = 0;
+  virtual bool in_no_sync() const = 0;
 
   const World world;
   const std::shared_ptr<torch::nn::Module> module_owner;  // a handle of an inner model may be the last
@@ -56,6 +57,7 @@ struct Model {
   std::vector<std::shared_ptr<Unit>> units;
   std::vector<UnitParam*> params;  // in order of definition
   bool called = false;             // it may hold what a training has made of it
+  bool tells_gradients = false;    // on_gradient() is set
   std::string half_loaded = {};    // why its values are of no use; empty: nothing is wrong with them
   // Called once, before shards are written: a save in the background may still read them, and moments.
   std::function<void()> before_change = {};

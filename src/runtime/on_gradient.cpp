@@ -17,6 +17,10 @@ namespace fsdp::detail {
 // no plan, and for units that are whole on every rank, gradients are told when the backward ends.
 void Gradients::show_settled(Unit& unit) {
   if (!tells || mode_ != nullptr || unit.slot.is_private || schedule_.needs_again(unit.id)) return;
+  // What comes down to host memory is there when the backward ends.
+  if (std::any_of(unit.regions.begin(), unit.regions.end(),
+                  [](const auto& region) { return region->spec.gradient_on_host; }))
+    return;
   const auto& params = unit.params;
   if (!std::all_of(params.begin(), params.end(), [](const auto& param) {
         return !param->requires_grad || (param->gradient.somewhere && param->gradient.slice.defined());
@@ -70,7 +74,8 @@ void Engine::set_on_gradient(std::function<void(const std::string&, at::Tensor&)
   TORCH_CHECK(!done || !host || !host->stepper,
               "fsdp: on_gradient() with AdamW::step_in_backward(), which uses the gradients itself");
   on_gradient_ = std::move(done);
-  gradients_.tells = static_cast<bool>(on_gradient_);
+  tells_gradients = static_cast<bool>(on_gradient_);
+  gradients_.tells = tells_gradients;
 }
 
 // Outside of our own operators, so that the observer sees what is done to slices.

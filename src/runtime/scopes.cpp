@@ -19,21 +19,37 @@ bool Engine::in_no_sync() const {
          std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->no_sync_scopes > 0; });
 }
 
-void Engine::set_no_sync(bool on, const NoSyncOptions& scope) {
+void Engine::begin_no_sync(const void* key, const NoSyncOptions& scope) {
   TORCH_CHECK(
-      !on || !mode,
+      !mode,
       "fsdp: reproducible: no_sync() would change the order of sums; call backward() for each microbatch");
-  TORCH_CHECK(!on || !host || !host->stepper,
+  TORCH_CHECK(!host || !host->stepper,
               "fsdp: no_sync() with AdamW::step_in_backward(), where every backward is a step");
   TORCH_CHECK(!scope.rows_only || scope.module.empty(), "fsdp: no_sync() with rows_only and module '",
               scope.module, "': rows are left apart for all units; leave one of them out");
-  const int change = on ? 1 : -1;
   if (scope.rows_only) {
-    rows_only_scopes_ += change;
+    ++rows_only_scopes_;
   } else if (!scope.module.empty()) {
-    for (Unit* unit : units_under(scope.module, "no_sync()")) unit->no_sync_scopes += change;
+    for (Unit* unit : units_under(scope.module, "no_sync()")) {
+      ++unit->no_sync_scopes;
+      no_sync_units_[key].push_back(unit->weak_from_this());
+    }
   } else {
-    no_sync_scopes_ += change;
+    ++no_sync_scopes_;
+    gradients_.sync = mesh.all.size() == 1;
+  }
+}
+
+// Units may have other names by now, of a module around this one.
+void Engine::end_no_sync(const void* key, const NoSyncOptions& scope) {
+  if (scope.rows_only) {
+    --rows_only_scopes_;
+  } else if (const auto found = no_sync_units_.find(key); found != no_sync_units_.end()) {
+    for (const auto& one : found->second)
+      if (const auto unit = one.lock()) --unit->no_sync_scopes;
+    no_sync_units_.erase(found);
+  } else {
+    --no_sync_scopes_;
     gradients_.sync = no_sync_scopes_ == 0 || mesh.all.size() == 1;
   }
 }

@@ -56,9 +56,9 @@ Entry::~Entry() {
 
 NoSync::NoSync(std::shared_ptr<detail::Engine> engine, NoSyncOptions options)
     : engine_(std::move(engine)), options_(std::move(options)) {
-  current(engine_).set_no_sync(true, options_);
+  current(engine_).begin_no_sync(this, options_);
 }
-NoSync::~NoSync() { current(engine_).set_no_sync(false, options_); }
+NoSync::~NoSync() { current(engine_).end_no_sync(this, options_); }
 
 KeepGathered::KeepGathered(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {
   current(engine_).keep_gathered(true);

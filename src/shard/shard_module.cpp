@@ -104,6 +104,17 @@ void Sharding::check_inner() const {
             (inner->mode != nullptr) == (engine_->mode != nullptr),
         "fsdp: parameter '", found.names.front(),
         "' was sharded before, over another number of ranks or in another mode than the module around it");
+    const auto on_host = [](const Engine& engine) {
+      const Offload& offload = engine.options.offload;
+      return engine.host ? std::pair(offload.params, offload.params || offload.gradients)
+                         : std::pair(false, false);
+    };
+    TORCH_CHECK(on_host(*inner) == on_host(*engine_), "fsdp: parameter '", found.names.front(),
+                "' was sharded before, with another Offload than the module around it; give both the same");
+    TORCH_CHECK(
+        !inner->host || !inner->host->stepper, "fsdp: parameter '", found.names.front(),
+        "' is updated in backward by an optimizer of an inner model; call step_in_backward() when the "
+        "module around it is sharded");
   }
 }
 

@@ -34,7 +34,7 @@ std::shared_ptr<c10::Event> Downloads::start(const at::Tensor& to, const at::Ten
     place.copy_(from, /*non_blocking=*/true);
     done->record(stream_);
   }
-  in_flight_.push_back({.from = from, .done = done});
+  in_flight_.push_back({.from = from, .done = done, .issued_on = current()});
   let_go(kAtOnce);
   return done;
 }
@@ -44,7 +44,8 @@ c10::Stream Downloads::current() const {
 }
 
 void Downloads::let_go(size_t but) {
-  for (; in_flight_.size() > but; in_flight_.pop_front()) in_flight_.front().done->block(current());
+  for (; in_flight_.size() > but; in_flight_.pop_front())
+    in_flight_.front().done->block(in_flight_.front().issued_on);
 }
 
 void Downloads::wait() {

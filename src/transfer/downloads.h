@@ -23,14 +23,15 @@ class Downloads {
   std::shared_ptr<c10::Event> start(const at::Tensor& to, const at::Tensor& from, bool adds);
   // The host waits for all.
   void wait();
-  // The current stream waits until the device's memory of all `but` the last ones was read, and may be used
-  // again.
+  // Streams that issued a download wait until the device's memory of all `but` the last ones was read, and
+  // may be used again.
   void let_go(size_t but = 0);
 
  private:
   struct InFlight {
     at::Tensor from;
     std::shared_ptr<c10::Event> done;
+    c10::Stream issued_on;  // whose memory `from` is
   };
 
   c10::Stream current() const;

@@ -39,6 +39,8 @@ class HostShard {
   // The copy is not what the shard holds, or there is none.
   bool stale() const { return !copy_.defined() || written_ || shard_._version() != version_; }
   void copy_is_promised();
+  // The shard is written without it, by promise.
+  void copy_is_old() { written_ = true; }
   // An update belongs to the step after the backward that goes on: nothing may be uploaded until that ends.
   void updated_in_cycle(bool yes) { updated_ = yes; }
   Promises& promises() { return *promises_; }

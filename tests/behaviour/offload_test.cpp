@@ -170,6 +170,11 @@ TEST_F(Offloaded, WhoReadsAPromisedUpdateWaitsForIt) {
       const at::Tensor grad = model.parameters().front().grad();
       optimizer.step();
       if (step % 2 == 0) optimizer.zero_grad();
+      if (step % 3 == 1) {
+        const double wanted = (step + 1) * std::sqrt(static_cast<double>(BigLinear::kWidth));
+        const double found = model.parameter_norms().cpu().item<double>();
+        require(std::abs(found - wanted) < 1e-2 * wanted, "the norm is of other values");
+      }
       const auto& state = static_cast<const torch::optim::AdamWParamState&>(
           *optimizer.state().at(model.parameters().front().unsafeGetTensorImpl()));
       const at::Tensor moment = state.exp_avg().clone();
@@ -259,6 +264,21 @@ TEST_F(Offloaded, WhatDoesNotFitIsRefusedInWords) {
       has(refusal([&] { scaler.step(optimizer); }), "GradScaler with AdamW::step_in_backward()");
     }
     model.clip_grad_norm_(1.0);  // the tie ended with the optimizer
+    auto first = std::make_unique<fsdp::AdamW>(model.parameters(), fsdp::AdamWOptions(1e-2));
+    first->step_in_backward(model);
+    auto second = std::make_unique<fsdp::AdamW>(model.parameters(), fsdp::AdamWOptions(1e-2));
+    second->step_in_backward(model);
+    first = nullptr;  // the second has the model
+    const at::Tensor before = model.parameters().front().clone();
+    offload_loss(model, world, 0).backward();
+    require(!model.parameters().front().equal(before), "the second optimizer steps");
+    has(refusal([&] { model.clip_grad_value_(1.0); }), "clip_grad_value_ with AdamW::step_in_backward()");
+    second = nullptr;
+    {
+      const auto kept = model.no_sync();
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      has(refusal([&] { optimizer.step_in_backward(model); }), "inside no_sync()");
+    }
     const auto options = [] {
       ShardOptions both = offload_options(true);
       both.gather_codec = cast_codec(at::kBFloat16);

@@ -139,6 +139,12 @@ TEST_F(Races, NoneBetweenSteps) {
         for (const at::Tensor& param : model.module().parameters()) param.detach().mul_(0.5);
       },
       [](Sharded<Learner>& model, int) { (void)state_dict(model, {.offload = true}); },
+      [](Sharded<Learner>& model, int) {
+        model.on_gradient([](const std::string&, at::Tensor& slice) {
+          slice.detach().sub_(slice.grad(), 0.01);
+          slice.mutable_grad() = at::Tensor();
+        });
+      },
       [](Sharded<Learner>& model, int step) {
         model.unshard();
         if (step % 2 == 0) model.reshard();

@@ -1,0 +1,69 @@
+#include "base/promises.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+namespace fsdp::testing {
+namespace {
+
+using detail::Promises;
+
+TEST(Promises, WhoWaitsFindsThemKept) {
+  Promises promises;
+  int one = 0, two = 0;
+  for (int i = 0; i < 100; ++i) {
+    promises.add(&one, [&] { ++one; });
+    promises.add(&two, [&] { ++two; });
+  }
+  promises.wait(&two);
+  EXPECT_EQ(two, 100);
+  promises.wait_all();
+  EXPECT_EQ(one, 100);
+}
+
+TEST(Promises, WhatIsWaitedForComesFirst) {
+  Promises promises;
+  std::atomic<bool> goes_on = false;
+  int order = 0, late = 0, wanted = 0;
+  promises.add(&order, [&] {
+    while (!goes_on) std::this_thread::yield();
+  });
+  promises.add(&late, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    late = ++order;
+  });
+  promises.add(&wanted, [&] { wanted = ++order; });
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    goes_on = true;
+  });
+  promises.wait(&wanted);
+  promises.wait_all();
+  other.join();
+  EXPECT_LT(wanted, late);
+}
+
+TEST(Promises, OneThatThrowsIsToldToWhoWaits) {
+  Promises promises;
+  const int key = 0;
+  promises.add(&key, [] { throw std::runtime_error("no device"); });
+  EXPECT_THROW(promises.wait(&key), std::runtime_error);
+  promises.add(&key, [] {});
+  EXPECT_NO_THROW(promises.wait(&key));
+}
+
+TEST(Promises, AreKeptBeforeTheyEnd) {
+  int done = 0;
+  {
+    Promises promises;
+    for (int i = 0; i < 10; ++i) promises.add(&promises, [&] { ++done; });
+  }
+  EXPECT_EQ(done, 10);
+}
+
+}  // namespace
+}  // namespace fsdp::testing
