@@ -38,7 +38,7 @@ TEST(Promises, WhatIsWaitedForComesFirst) {
   });
   promises.add(&wanted, [&] { wanted = ++order; });
   std::thread other([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the wait below has begun
     goes_on = true;
   });
   promises.wait(&wanted);
