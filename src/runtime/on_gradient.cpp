@@ -78,7 +78,8 @@ void Engine::set_on_gradient(std::function<void(const std::string&, at::Tensor&)
   gradients_.tells = tells_gradients;
 }
 
-// Outside of our own operators, so that the observer sees what is done to slices.
+// Outside of our own operators, so that the observer sees what is done to slices. Also of slices without
+// elements: that a unit is written must be known on all ranks.
 void Engine::tell_gradients(bool backward_ended) {
   if (!on_gradient_) return;
   if (!backward_ended && task_ != -1) gradients_.show_complete();
@@ -86,8 +87,7 @@ void Engine::tell_gradients(bool backward_ended) {
   const auto done = [&](bool*) { telling_ = false; };
   const std::unique_ptr<bool, decltype(done)> scope(&telling_, done);
   for (UnitParam* param : params)
-    if (std::exchange(param->gradient.news, false) && param->slice.numel() > 0 &&
-        param->slice.grad().defined())
+    if (std::exchange(param->gradient.news, false) && param->slice.grad().defined())
       on_gradient_(param->names.front(), param->slice);
 }
 

@@ -55,6 +55,10 @@ void Engine::end_no_sync(const void* key, const NoSyncOptions& scope) {
 }
 
 void Engine::keep_gathered(bool on) {
+  if (on) {
+    end_failed_call();
+    drop_failed_task();
+  }
   TORCH_CHECK(!on || (depth_ == 0 && task_ == -1),
               "fsdp: keep_gathered() inside a call of the model or a backward");
   keep_scopes_ += on ? 1 : -1;

@@ -115,8 +115,8 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   p.lists = dice.one_in(4) ? 1 + dice.below(1000) : 0;
   p.divide = dice.one_in(6) ? 1 + dice.below(5) : 0;
   if (other_device && dice.one_in(2)) p.offload = 1 + dice.below(7);
-  // LibTorch's optimizers want gradients where parameters are.
-  if (p.optimizer != Optimizer::fused_adamw && (p.offload & 1) == 0) p.offload = 0;
+  // LibTorch's optimizers, and penalties over slices, want gradients where parameters are.
+  if ((p.offload & 1) == 0) p.offload &= 4;
   for (int i = 0; i < actions; ++i) {
     // A plain step of training is what most programs do most of the time: it lets plans be made and followed.
     Do what = dice.one_in(3) ? Do::backward : dice.any<Do>();
