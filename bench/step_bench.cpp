@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/fused.h"
 #include "models/llama.h"
 
 namespace {
@@ -42,6 +43,7 @@ struct Settings {
   bool capture = false;        // forward and backward as one CUDA graph
   bool reproducible = false;   // the same bits for every number of ranks
   bool deterministic = false;  // LibTorch's deterministic kernels
+  bool operators = false;      // no kernels of models/: LibTorch's operators alone
   bool recompute = false;      // activations of layers again in backward
   bool step_in_backward = false;
   bool offload = false;  // parameters, gradients and moments in host memory
@@ -201,6 +203,7 @@ const char* name_of(const Settings& settings) {
   if (settings.capture) return "captured";
   if (settings.offload) return settings.step_in_backward ? "offload_in_backward" : "offload";
   if (settings.recompute) return "recompute";
+  if (settings.operators) return "operators";
   if (!settings.prefetch.empty()) return settings.prefetch.c_str();
   if (settings.deterministic) return "deterministic";
   return settings.reproducible ? "reproducible" : "fsdp";
@@ -266,6 +269,7 @@ void run_rank(fsdp::World& world, const Settings& settings) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
+  fsdp::models::use_kernels(!settings.operators);
   const double pss_before = pss_kib();
   auto model = make_model(settings, world.device());
   const int64_t params = count_params(model);
@@ -301,6 +305,7 @@ int main(int argc, char** argv) {
       ->needs("--offload");
   app.add_option("--prefetch", settings.prefetch, "backward_prefetch, with all-gathers that move bytes")
       ->check(CLI::IsMember({"pre", "post", "none"}));
+  app.add_flag("--operators", settings.operators, "LibTorch's operators alone, no kernels of models/");
   app.add_flag("--recompute", settings.recompute, "compute the activations of layers again in backward");
   app.add_flag("--plain", settings.plain, "the model alone on one rank, not sharded, in fp32");
   CLI11_PARSE(app, argc, argv);

@@ -1,5 +1,5 @@
 # Decides whether CUDA and NCCL code is compiled.
-# Sets FSDP_HAVE_CUDA, FSDP_HAVE_NCCL, FSDP_CUDA_INCLUDES, FSDP_CUDA_KERNELS (files) and FSDP_CUDART (target).
+# Sets FSDP_HAVE_CUDA, FSDP_HAVE_NCCL and FSDP_CUDA_INCLUDES.
 #
 # CUDA means: nvcc and the toolkit's headers. NCCL means: its header; the library is loaded at run time.
 
@@ -32,25 +32,6 @@ if(FSDP_NCCL AND FSDP_HAVE_CUDA)
 endif()
 if(FSDP_NCCL AND NOT FSDP_NCCL STREQUAL "AUTO" AND NOT FSDP_HAVE_NCCL)
   message(FATAL_ERROR "FSDP_NCCL is ON but CUDA is off or nccl.h was not found. Install libnccl-dev, or use AUTO.")
-endif()
-
-set(FSDP_CUDA_KERNELS "")
-if(FSDP_HAVE_CUDA)
-  file(GLOB FSDP_CUDA_KERNELS CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/kernels/cuda/*.cu")
-endif()
-if(FSDP_CUDA_KERNELS)
-  if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80 90)
-  endif()
-  if(NOT CMAKE_CUDA_COMPILER)
-    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
-  endif()
-  enable_language(CUDA)
-  # The runtime LibTorch itself loads, so that there is one of them in the process.
-  set(FSDP_CUDART CUDA::cudart)
-  if(TARGET fsdp::cudart)
-    set(FSDP_CUDART fsdp::cudart)
-  endif()
 endif()
 
 list(REMOVE_DUPLICATES FSDP_CUDA_INCLUDES)

@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "models/fused.h"
+
 namespace fsdp::models {
 namespace {
 
@@ -57,7 +59,7 @@ LlamaMLPImpl::LlamaMLPImpl(const LlamaConfig& config) {
 }
 
 torch::Tensor LlamaMLPImpl::forward(const torch::Tensor& x) {
-  return down_proj(at::silu(gate_proj(x)) * up_proj(x));
+  return down_proj(gated_silu(gate_proj(x), up_proj(x)));
 }
 
 LlamaDecoderLayerImpl::LlamaDecoderLayerImpl(const LlamaConfig& config) {

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
+#include "models/fused.h"
+
 namespace fsdp::models {
 namespace {
 
@@ -20,8 +22,7 @@ RotaryTables make_tables(int64_t time, int64_t head_dim, double theta, at::Devic
 }  // namespace
 
 at::Tensor apply_rotary(const at::Tensor& x, const RotaryTables& tables) {
-  const auto halves = x.chunk(2, -1);
-  return x * tables.cos + at::cat({-halves[1], halves[0]}, -1) * tables.sin;
+  return rotate_halves(x, tables.cos, tables.sin);
 }
 
 RotaryTables RotaryEmbedding::tables(int64_t time, const at::Tensor& like) {

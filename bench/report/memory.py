@@ -1,6 +1,7 @@
 """Memory for time: recomputation and offload against FSDP2 (CUDA), prefetch policies (CPU)."""
 
 import contextlib
+import math
 
 from . import output, programs, step
 from .output import numbers
@@ -8,6 +9,7 @@ from .programs import say
 
 CUDA = {
     "fsdp": [],
+    "operators": ["--operators"],
     "recompute": ["--recompute"],
     "offload": ["--offload"],
     "offload_in_backward": ["--offload", "--step-in-backward"],
@@ -23,6 +25,7 @@ POLICIES = ("none", "post", "pre")
 # name in the summary -> ours, theirs, the most that reaches the goal in time and in memory.
 RATIOS = {
     "vs_fsdp2": ("fsdp", "fsdp2", 1.0, 1.0),
+    "operators_vs_fsdp2": ("operators", "fsdp2", math.inf, 1.0),
     "recompute_vs_fsdp2": ("recompute", "fsdp2_recompute", 1.0, 1.0),
     "offload_vs_fsdp2": ("offload", "fsdp2_offload", 0.5, 1.0),
     "offload_in_backward_vs_fsdp2": ("offload_in_backward", "fsdp2_offload", 0.5, 1.0),

@@ -11,6 +11,9 @@
 namespace fsdp {
 
 class ShardedModel;
+namespace detail {
+class StepsInBackward;
+}
 
 using AdamWOptions = torch::optim::AdamWOptions;
 
@@ -27,8 +30,12 @@ class AdamW : public torch::optim::AdamW {
       : torch::optim::AdamW(groups, std::move(options)), moments_(moments) {}
   AdamW(std::vector<at::Tensor> params, AdamWOptions options, at::ScalarType moments)
       : torch::optim::AdamW(std::move(params), std::move(options)), moments_(moments) {}
+  AdamW(AdamW&& other) noexcept;
+  AdamW& operator=(AdamW&& other) noexcept;
+
   // Returns before parameters in host memory (Offload::params) are updated: whoever reads one waits for it.
   torch::Tensor step(LossClosure closure = nullptr) override;
+  void save(torch::serialize::OutputArchive& archive) const override;
 
   // From now on every backward of `model` is a step: a parameter in host memory is updated as soon as its
   // gradient is complete, beside the rest of the backward, and gets no .grad(). Needs Offload::params and all
@@ -39,7 +46,7 @@ class AdamW : public torch::optim::AdamW {
 
  private:
   std::optional<at::ScalarType> moments_;
-  std::shared_ptr<void> in_backward_;
+  std::shared_ptr<detail::StepsInBackward> in_backward_;
 };
 
 }  // namespace fsdp

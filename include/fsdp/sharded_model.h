@@ -40,8 +40,9 @@ class ShardedModel {
   // This rank's flat shards, padding included: one per unit, dtype, and trainable or frozen.
   std::vector<at::Tensor> flat_parameters() const;
 
-  // Scales gradients so that their norm over all ranks is at most `max_norm`. Returns the norm before, an
-  // fp32 scalar on the device. norm_type: 2, infinity, or any p > 0. Collective.
+  // Scales gradients so that their norm over all ranks is at most `max_norm`. Returns the norm before, a
+  // scalar on the device: fp64 where a parameter is, else fp32. norm_type: 2, infinity, or any p > 0.
+  // Collective.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
   // Clamps every gradient element to [-clip_value, clip_value]. Local; not for complex gradients.
   void clip_grad_value_(double clip_value);

@@ -1,6 +1,7 @@
 #include "base/promises.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace fsdp::detail {
@@ -21,7 +22,20 @@ Promises::~Promises() {
 
 void Promises::add(Key key, std::function<void()> work) {
   std::unique_lock lock(mutex_);
-  queue_.push_back({.key = key, .work = std::move(work)});
+  queue_.push_back({.key = key, .work = std::move(work), .ready = {}});
+  start(lock, key);
+}
+
+void Promises::add_first(Key key, std::function<void()> work, std::function<bool()> ready) {
+  std::unique_lock lock(mutex_);
+  const auto same =
+      std::find_if(queue_.rbegin(), queue_.rend(), [&](const auto& one) { return one.key == key; });
+  const auto place = same == queue_.rend() ? queue_.begin() : same.base();  // after what is of the same key
+  queue_.insert(place, {.key = key, .work = std::move(work), .ready = std::move(ready)});
+  start(lock, key);
+}
+
+void Promises::start(std::unique_lock<std::mutex>& lock, Key key) {
   ++open_[key];
   if (!thread_.joinable()) thread_ = std::thread([this] { this->work(); });
   added_.notify_all();
@@ -38,7 +52,28 @@ void Promises::wait(Key key) {
 }
 
 void Promises::hurry(Key key) {
-  std::stable_partition(queue_.begin(), queue_.end(), [&](const Promise& one) { return one.key == key; });
+  const auto rest =
+      std::stable_partition(queue_.begin(), queue_.end(), [&](const Promise& one) { return one.key == key; });
+  std::for_each(queue_.begin(), rest, [](Promise& one) { one.ready = {}; });
+}
+
+Promises::Promise Promises::take() {
+  const auto ready = [](const Promise& one) {
+    try {
+      return !one.ready || one.ready();
+    } catch (...) {
+      return true;  // the work finds the same, and whoever waits is told
+    }
+  };
+  std::set<Key> passed;  // what is later of the same key stays later
+  auto next = std::find_if(queue_.begin(), queue_.end(),
+                           [&](const Promise& one) { return passed.insert(one.key).second && ready(one); });
+  if (next == queue_.end())
+    next = std::find_if(queue_.begin(), queue_.end(),
+                        [&](const Promise& one) { return one.key == queue_.back().key; });
+  Promise taken = std::move(*next);
+  queue_.erase(next);
+  return taken;
 }
 
 void Promises::wait_all() {
@@ -57,8 +92,7 @@ void Promises::work() {
   while (true) {
     added_.wait(lock, [&] { return ends_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    Promise next = std::move(queue_.front());
-    queue_.pop_front();
+    Promise next = take();
     lock.unlock();
     std::exception_ptr error;
     try {

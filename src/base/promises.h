@@ -1,4 +1,4 @@
-// Work that runs on a thread of its own, in order, and is waited for by whoever needs what it makes.
+// Work that runs on a thread of its own, and is waited for by whoever needs what it makes.
 #pragma once
 
 #include <condition_variable>
@@ -28,6 +28,9 @@ class Promises {
   // `work` is done after all that was promised for `key` before. What it throws is thrown by the next wait().
   // What it holds is dropped by a later call, on the thread of the caller.
   void add(Key key, std::function<void()> work);
+  // As add(), but done before what was promised for other keys, as soon as it is ready; the last comes first.
+  // When nothing is ready, what was added first is begun all the same, and waits for itself.
+  void add_first(Key key, std::function<void()> work, std::function<bool()> ready);
   // Returns when everything promised for `key` is done, which is done next.
   void wait(Key key);
   void wait_all();
@@ -38,9 +41,12 @@ class Promises {
   struct Promise {
     Key key;
     std::function<void()> work;
+    std::function<bool()> ready;  // none: it is
   };
 
+  void start(std::unique_lock<std::mutex>& lock, Key key);
   void work();
+  Promise take();
   void hurry(Key key);
   // Ends the lock.
   void drop_kept(std::unique_lock<std::mutex>& lock);

@@ -1,6 +1,23 @@
 #include "base/worker_pool.h"
 
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+
 namespace fsdp::detail {
+
+namespace {
+
+void place(std::thread& thread, const std::vector<int>& processors) {
+  if (processors.empty()) return;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (const int processor : processors) CPU_SET(processor, &mask);
+  ::pthread_setaffinity_np(thread.native_handle(), sizeof mask, &mask);
+}
+
+}  // namespace
 
 WorkerPool::~WorkerPool() {
   {
@@ -18,6 +35,12 @@ WorkerPool& WorkerPool::shared() {
   const std::lock_guard lock(mutex);
   if (pool == nullptr || !pool->owner_.is_this()) pool = new WorkerPool;
   return *pool;
+}
+
+void WorkerPool::stay_on(const std::vector<int>& processors) {
+  const std::lock_guard lock(mutex_);
+  processors_ = processors;
+  for (std::thread& thread : threads_) place(thread, processors_);
 }
 
 void WorkerPool::take_part(std::unique_lock<std::mutex>& lock) {
@@ -49,7 +72,11 @@ void WorkerPool::run(size_t tasks, int threads, const std::function<void(size_t)
     return;
   }
   std::unique_lock lock(mutex_);
-  while (threads_.size() + 1 < static_cast<size_t>(threads)) threads_.emplace_back([this] { work(); });
+  if (!processors_.empty()) threads = std::min(threads, static_cast<int>(processors_.size()));
+  while (threads_.size() + 1 < static_cast<size_t>(threads)) {
+    threads_.emplace_back([this] { work(); });
+    place(threads_.back(), processors_);
+  }
   job_ = {.task = &task, .tasks = tasks, .next = 0, .wanted = threads - 1, .working = 0};
   begun_.notify_all();
   take_part(lock);

@@ -25,6 +25,9 @@ class WorkerPool {
   // all are done. Tasks do not throw. While another thread's tasks run, this thread does its own alone.
   void run(size_t tasks, int threads, const std::function<void(size_t)>& task);
 
+  // Its threads, now and later, run on these processors alone, and are no more than they.
+  void stay_on(const std::vector<int>& processors);
+
   // Of this process: a forked child has none of its parent's threads.
   static WorkerPool& shared();
 
@@ -47,6 +50,7 @@ class WorkerPool {
   std::mutex mutex_;  // of all that follows
   std::condition_variable begun_, done_;
   std::vector<std::thread> threads_;
+  std::vector<int> processors_;  // none: all
   Job job_;
   bool ends_ = false;
 };

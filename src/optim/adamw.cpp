@@ -125,6 +125,17 @@ class NarrowRun {
 
 }  // namespace
 
+void AdamW::save(torch::serialize::OutputArchive& archive) const {
+  // Archives read memory without an operator: one that reads nothing waits for what is promised.
+  const at::NoGradGuard no_grad;
+  for (const auto& [key, state] : state()) {
+    const auto& its = static_cast<const AdamWParamState&>(*state);
+    for (const at::Tensor& moment : {its.exp_avg(), its.exp_avg_sq(), its.max_exp_avg_sq()})
+      if (moment.defined()) moment.as_strided({0}, {1}).clone();
+  }
+  torch::optim::AdamW::save(archive);
+}
+
 torch::Tensor AdamW::step(LossClosure closure) {
   torch::Tensor loss;
   if (closure != nullptr) {

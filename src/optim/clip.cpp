@@ -44,6 +44,13 @@ at::Tensor local_norm(const Model& model, double p, bool sharded) {
   return (std::isinf(p) ? all.max() : all.pow(p).sum()).view({1}).to(model.world.device());
 }
 
+// Of the norm, as of those of its parameters.
+at::ScalarType norm_dtype(const Model& model) {
+  for (const UnitParam* param : model.params)
+    if (c10::toRealValueType(param->slice.scalar_type()) == at::kDouble) return at::kDouble;
+  return at::kFloat;
+}
+
 // Over the ranks that hold one copy of the model between them.
 at::Tensor norm_of(Model& model, double p) {
   at::Tensor total = local_norm(model, p, true);
@@ -55,14 +62,14 @@ at::Tensor norm_of(Model& model, double p) {
   }
   const at::Tensor whole = local_norm(model, p, false);
   total = std::isinf(p) ? total.maximum(whole) : (total + whole).pow(1.0 / p);
-  return total.squeeze().to(at::kFloat);
+  return total.squeeze().to(norm_dtype(model));
 }
 
 // See Note [Reproducible].
 at::Tensor ordered_norm(Model& model, double p) {
   const double total = model.mode->norm_sum(model.units, model.mesh, p);
   return at::full({}, std::isinf(p) ? total : std::pow(total, 1.0 / p),
-                  at::TensorOptions().dtype(at::kFloat).device(model.world.device()));
+                  at::TensorOptions().dtype(norm_dtype(model)).device(model.world.device()));
 }
 
 at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
@@ -78,7 +85,7 @@ at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
   if (gradients.empty()) return total;
   const at::Tensor here = factor.squeeze().to(gradients.front().device());
   // In host memory the factor is known, and a pass over all gradients is not done for nothing.
-  if (!here.is_cpu() || !(here.item<float>() == 1.0F)) at::_foreach_mul_(gradients, here);
+  if (!here.is_cpu() || !(here.item<double>() == 1.0)) at::_foreach_mul_(gradients, here);
   return total;
 }
 

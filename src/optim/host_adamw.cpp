@@ -114,11 +114,15 @@ void HostAdamW::promise(std::shared_ptr<c10::Event> arrived) {
   const int threads = std::max(1, at::get_num_threads() - 1);  // one drives the device
   for (auto& [host, update] : updates_) {
     if (!update.copies) host->copy_is_old();
-    host->promises().add(host->key(), [shard = host, update = std::move(update), arrived, threads] {
-      arrived->synchronize();
-      shard->wait_for_uploads();
-      run(update.pieces, threads);
-    });
+    // Forward will need it before what backward came to earlier.
+    host->promises().add_first(
+        host->key(),
+        [shard = host, update = std::move(update), arrived, threads] {
+          arrived->synchronize();
+          shard->wait_for_uploads();
+          run(update.pieces, threads);
+        },
+        [arrived] { return arrived->query(); });
   }
   updates_.clear();
   written_.clear();

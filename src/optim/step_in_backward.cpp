@@ -16,12 +16,12 @@ namespace fsdp {
 
 namespace detail {
 
-namespace {
-
 class InBackward final : public BackwardStepper {
  public:
   InBackward(AdamW& optimizer, std::optional<at::ScalarType> moments)
-      : optimizer_(optimizer), moments_(moments) {}
+      : optimizer_(&optimizer), moments_(moments) {}
+
+  void use(AdamW& optimizer) { optimizer_ = &optimizer; }
 
   void update(UnitRegion& region, const at::Tensor& gradient, std::shared_ptr<c10::Event> arrived) override {
     HostAdamW update;
@@ -30,11 +30,11 @@ class InBackward final : public BackwardStepper {
     for (const auto& param : region.unit->params)
       if (&param->region() == &region && param->gradient.somewhere && param->slice.numel() > 0)
         wanted[param->slice.unsafeGetTensorImpl()] = param.get();
-    for (auto& group : optimizer_.param_groups()) {
+    for (auto& group : optimizer_->param_groups()) {
       const auto& options = static_cast<const AdamWOptions&>(group.options());
       for (const at::Tensor& slice : group.params()) {
         if (!wanted.contains(slice.unsafeGetTensorImpl())) continue;
-        auto& state = adamw_state(optimizer_, slice, moments_, options.amsgrad());
+        auto& state = adamw_state(*optimizer_, slice, moments_, options.amsgrad());
         state.step(state.step() + 1);
         update.add(slice, gradient.narrow(0, slice.storage_offset(), slice.numel()), state, options, &region);
       }
@@ -43,25 +43,36 @@ class InBackward final : public BackwardStepper {
   }
 
  private:
-  AdamW& optimizer_;
+  AdamW* optimizer_;
   std::optional<at::ScalarType> moments_;
 };
 
 // What ties an optimizer to a model: either may go first.
-struct Tie {
-  explicit Tie(std::shared_ptr<Engine> engine_) : engine(std::move(engine_)) {}
-  ~Tie() {
-    HostSide* host = model_of(engine).host.get();
+class StepsInBackward {
+ public:
+  StepsInBackward(std::shared_ptr<Engine> engine, const std::shared_ptr<InBackward>& stepper)
+      : engine_(std::move(engine)), stepper_(stepper) {
+    model_of(engine_).host->stepper = stepper;
+  }
+  ~StepsInBackward() {
+    HostSide* host = model_of(engine_).host.get();
     if (host == nullptr) return;
     host->promises->wait_all();
-    if (host->stepper == mine.lock()) host->stepper.reset();
+    if (host->stepper == stepper_.lock()) host->stepper.reset();
   }
-  Tie(const Tie&) = delete;
-  Tie& operator=(const Tie&) = delete;
+  StepsInBackward(const StepsInBackward&) = delete;
+  StepsInBackward& operator=(const StepsInBackward&) = delete;
 
-  std::shared_ptr<Engine> engine;
-  std::weak_ptr<BackwardStepper> mine;
+  void use(AdamW& optimizer) {
+    if (const auto stepper = stepper_.lock()) stepper->use(optimizer);
+  }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::weak_ptr<InBackward> stepper_;
 };
+
+namespace {
 
 void check_fits(const Model& model, const AdamW& optimizer) {
   TORCH_CHECK(model.host && model.options.offload.params,
@@ -92,12 +103,25 @@ void check_fits(const Model& model, const AdamW& optimizer) {
 }  // namespace detail
 
 void AdamW::step_in_backward(const ShardedModel& model) {
-  detail::Model& its = detail::model_of(model.engine());
-  detail::check_fits(its, *this);
-  const auto tie = std::make_shared<detail::Tie>(model.engine());
-  its.host->stepper = std::make_shared<detail::InBackward>(*this, moments_);
-  tie->mine = its.host->stepper;
-  in_backward_ = tie;
+  detail::check_fits(detail::model_of(model.engine()), *this);
+  in_backward_ = std::make_shared<detail::StepsInBackward>(
+      model.engine(), std::make_shared<detail::InBackward>(*this, moments_));
+}
+
+AdamW::AdamW(AdamW&& other) noexcept
+    : torch::optim::AdamW(std::move(other)),
+      moments_(other.moments_),
+      in_backward_(std::move(other.in_backward_)) {
+  if (in_backward_) in_backward_->use(*this);
+}
+
+AdamW& AdamW::operator=(AdamW&& other) noexcept {
+  in_backward_.reset();  // with what it promised
+  torch::optim::AdamW::operator=(std::move(other));
+  moments_ = other.moments_;
+  in_backward_ = std::move(other.in_backward_);
+  if (in_backward_) in_backward_->use(*this);
+  return *this;
 }
 
 }  // namespace fsdp

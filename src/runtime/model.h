@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "launch/near_device.h"
 #include "runtime/mesh.h"
 #include "runtime/policy.h"
 #include "runtime/step_mode.h"
@@ -33,7 +34,7 @@ struct Model {
         mode(std::move(mode_)) {
     const Offload& offload = options.offload;
     if ((offload.params || offload.gradients || offload.optimizer) && policy_of(world.device()).can_offload)
-      host = std::make_unique<HostSide>(world.device());
+      host = std::make_unique<HostSide>(world.device(), node_near(world.device()));
   }
   virtual ~Model() = default;
   Model(const Model&) = delete;

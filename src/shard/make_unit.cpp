@@ -166,7 +166,8 @@ void Sharding::make_shard(UnitRegion& region) {
   region.shard = watched(region.shard);
   region.version = region.shard._version();
   region.home = as_parameter(at::empty({0}, options));
-  if (engine_->host && options_.offload.optimizer && !region.spec.on_host)
+  if (engine_->host &&
+      (region.spec.on_host ? engine_->host->memory->node().has_value() : options_.offload.optimizer))
     region.host_memory = engine_->host->memory;
   if (region.spec.on_host && n > 0)
     region.host = std::make_shared<HostShard>(region.shard, host_copy(region), world_.device(),

@@ -45,6 +45,7 @@ char* HostMemory::cut(int64_t bytes) {
   if (block == blocks_.end()) {
     const int64_t next = blocks_.empty() ? kLeastBlock : blocks_.back().memory.numel() * 2;
     const int64_t size = std::max(power_of_two(bytes), std::min(next, kLargestStep));
+    const MemoryFrom near(node_);
     blocks_.push_back(
         {.memory = at::empty({size}, at::TensorOptions().dtype(at::kByte).pinned_memory(true))});
     block = blocks_.end() - 1;

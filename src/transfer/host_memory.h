@@ -7,7 +7,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
+
+#include "base/numa.h"
 
 namespace fsdp::detail {
 
@@ -15,6 +19,10 @@ namespace fsdp::detail {
 // such sizes, cut, and never given back before the model goes.
 class HostMemory : public std::enable_shared_from_this<HostMemory> {
  public:
+  // From `node`, where that is known.
+  explicit HostMemory(std::optional<NumaNode> node = std::nullopt) : node_(std::move(node)) {}
+
+  const std::optional<NumaNode>& node() const { return node_; }
   // [numel], not initialised. Its memory may be taken again when its storage is gone.
   at::Tensor take(int64_t numel, at::ScalarType type);
   // Of all blocks.
@@ -28,6 +36,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
 
   char* cut(int64_t bytes);
 
+  const std::optional<NumaNode> node_;
   mutable std::mutex mutex_;
   std::vector<Block> blocks_;
   std::map<int64_t, std::vector<char*>> free_;  // by size

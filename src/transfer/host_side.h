@@ -2,8 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "base/promises.h"
+#include "base/worker_pool.h"
 #include "transfer/downloads.h"
 #include "transfer/host_memory.h"
 
@@ -12,9 +15,13 @@ namespace fsdp::detail {
 class BackwardStepper;
 
 struct HostSide {
-  explicit HostSide(c10::Device device) : downloads(device, memory) {}
+  // On machines with several nodes, memory and the threads that work on it stay on `node`.
+  HostSide(c10::Device device, std::optional<NumaNode> node)
+      : memory(std::make_shared<HostMemory>(std::move(node))), downloads(device, memory) {
+    if (memory->node()) WorkerPool::shared().stay_on(memory->node()->processors);
+  }
 
-  std::shared_ptr<HostMemory> memory = std::make_shared<HostMemory>();
+  std::shared_ptr<HostMemory> memory;
   std::shared_ptr<Promises> promises = std::make_shared<Promises>();
   Downloads downloads;
   std::shared_ptr<BackwardStepper> stepper;  // null: optimizers step between backwards

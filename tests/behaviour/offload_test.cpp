@@ -3,38 +3,11 @@
 #include <fsdp/checkpoint.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <functional>
-
-#include "behaviour/toy_device.h"
-#include "support/gloo.h"
+#include "behaviour/offloaded.h"
 #include "support/temp_folder.h"
-#include "support/twins.h"
 
 namespace fsdp::testing {
 namespace {
-
-constexpr int kOffloadSteps = 6;
-
-class Offloaded : public ::testing::Test {
-  void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
-  }
-};
-
-// A weight that takes a while to update.
-struct BigLinear : torch::nn::Module {
-  static constexpr int64_t kWidth = 1 << 21;
-  at::Tensor forward(const at::Tensor& x) { return x * weight; }
-  at::Tensor weight = register_parameter("weight", at::zeros({kWidth}));
-};
-
-// Its first layer runs before and after the second.
-struct TwiceNet : torch::nn::Module {
-  at::Tensor forward(const at::Tensor& x) { return one(two(one(x))); }
-  torch::nn::Linear one = register_module("one", torch::nn::Linear(16, 16));
-  torch::nn::Linear two = register_module("two", torch::nn::Linear(16, 16));
-};
 
 struct OffloadCase {
   int ranks;
@@ -97,34 +70,6 @@ TEST_P(OffloadedTraining, HasTheBitsOfTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Toy, OffloadedTraining, ::testing::ValuesIn(offload_cases()), offload_name);
 
-ShardOptions offload_options(bool offloaded, bool narrow = true) {
-  return {.wrap = by_size(200),
-          .precision = narrow ? bf16() : fp32(),
-          .offload = {.params = offloaded},
-          .comm = kToyComm};
-}
-
-State host_state(State state) {
-  for (auto& [name, value] : state) value = value.cpu();
-  return state;
-}
-
-using OffloadProgram =
-    std::function<void(Sharded<Learner>& model, torch::optim::Optimizer& optimizer, const World& world)>;
-
-// What a program leaves of a model, with its parameters on the device or in host memory.
-State after(const World& world, const OffloadProgram& program, const ShardOptions& options,
-            Optim optim = Optim::fused_adamw) {
-  auto model = fully_shard(world, make_learner("mlp"), options);
-  const auto optimizer = make_optimizer(optim, model.parameters());
-  program(model, *optimizer, world);
-  return host_state(state_of(model));
-}
-
-at::Tensor offload_loss(Sharded<Learner>& model, const World& world, int64_t index) {
-  return model(make_learner("mlp")->batch_on(index * world.size() + world.rank(), world.device()));
-}
-
 void require_same_offloaded(int ranks, const OffloadProgram& program, Optim optim = Optim::fused_adamw) {
   on_toy_ranks(ranks, [&](World& world) {
     for (const bool narrow : {true, false})
@@ -156,84 +101,6 @@ TEST_F(Offloaded, AccumulationClippingAndEvaluationChangeNoBits) {
             }
           },
           optim);
-}
-
-// step() returns before parameters are written. Whoever reads them, or moments, sees the new ones.
-TEST_F(Offloaded, WhoReadsAPromisedUpdateWaitsForIt) {
-  on_toy_ranks(1, [](World& world) {
-    auto model = fully_shard(world, std::make_shared<BigLinear>(), offload_options(true, false));
-    fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1.0).weight_decay(0));
-    const at::Tensor x = at::ones({1, BigLinear::kWidth}).to(world.device());
-    for (int step = 0; step < 5; ++step) {
-      const auto before = model.parameters().front().clone();
-      model(x).sum().backward();
-      const at::Tensor grad = model.parameters().front().grad();
-      optimizer.step();
-      if (step % 2 == 0) optimizer.zero_grad();
-      if (step % 3 == 1) {
-        const double wanted = (step + 1) * std::sqrt(static_cast<double>(BigLinear::kWidth));
-        const double found = model.parameter_norms().cpu().item<double>();
-        require(std::abs(found - wanted) < 1e-2 * wanted, "the norm is of other values");
-      }
-      const auto& state = static_cast<const torch::optim::AdamWParamState&>(
-          *optimizer.state().at(model.parameters().front().unsafeGetTensorImpl()));
-      const at::Tensor moment = state.exp_avg().clone();
-      const at::Tensor moved = before - model.parameters().front();
-      require(at::allclose(moved, at::ones_like(moved), 1e-3, 1e-3), "the update was not seen");
-      require(at::allclose(moment, at::full_like(moment, 1 - std::pow(0.9, step + 1)), 1e-4, 1e-4),
-              "the moment was not seen");
-      if (step % 2 == 1) grad.zero_();  // waits until it was read
-      optimizer.zero_grad();
-    }
-  });
-}
-
-TEST_F(Offloaded, StepsInBackwardHaveTheBitsOfStepsAfterIt) {
-  for (const int ranks : {1, 2})
-    on_toy_ranks(ranks, [](World& world) {
-      for (const bool narrow : {true, false}) {
-        const auto train = [&](bool in_backward) {
-          return after(
-              world,
-              [&](Sharded<Learner>& model, torch::optim::Optimizer& optimizer, const World&) {
-                if (in_backward) dynamic_cast<fsdp::AdamW&>(optimizer).step_in_backward(model);
-                for (int64_t step = 0; step < kOffloadSteps; ++step) {
-                  offload_loss(model, world, step).backward();
-                  for (const at::Tensor& slice : model.parameters())
-                    require(slice.grad().defined() != in_backward, "who has the gradient?");
-                  optimizer.step();
-                  optimizer.zero_grad();
-                }
-              },
-              offload_options(true, narrow));
-        };
-        require_same(train(true), train(false));
-      }
-    });
-}
-
-// A block that runs twice is gathered twice in backward: its update waits for the end.
-TEST_F(Offloaded, AUnitThatIsGatheredAgainIsUpdatedWhenTheBackwardEnds) {
-  on_toy_ranks(1, [](World& world) {
-    const auto train = [&](bool in_backward) {
-      torch::manual_seed(2);
-      auto model = fully_shard(world, std::make_shared<TwiceNet>(),
-                               {.wrap = by_type<torch::nn::LinearImpl>(),
-                                .precision = bf16(),
-                                .limit_all_gathers = 1,
-                                .offload = {.params = true},
-                                .comm = kToyComm});
-      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
-      if (in_backward) optimizer.step_in_backward(model);
-      for (int step = 0; step < kOffloadSteps; ++step) {
-        model(at::ones({2, 16}).to(world.device()) * (step + 1)).sum().backward();
-        optimizer.step();
-        optimizer.zero_grad();
-      }
-      return host_state(state_of(model));
-    };
-    require_same(train(true), train(false));
-  });
 }
 
 TEST_F(Offloaded, WhatDoesNotFitIsRefusedInWords) {

@@ -128,7 +128,7 @@ void Plain::clip(double max_norm, double p) {
     total = std::isinf(p) ? torch::maximum(total, norm) : (total + norm.pow(p));
   }
   if (!std::isinf(p)) total = total.pow(1 / p);
-  const Tensor factor = (max_norm / (total.to(at::kFloat) + 1e-6)).clamp_max(1.0);
+  const Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
   for (Tensor& m : masters_)
     if (m.grad().defined()) m.mutable_grad().mul_(factor);
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 namespace fsdp::testing {
@@ -45,6 +46,57 @@ TEST(Promises, WhatIsWaitedForComesFirst) {
   promises.wait_all();
   other.join();
   EXPECT_LT(wanted, late);
+}
+
+TEST(Promises, TheLastThatIsReadyComesFirst) {
+  Promises promises;
+  std::atomic<bool> begun = false, goes_on = false;
+  const int busy = 0, keys[4] = {};
+  std::string order;
+  promises.add(&busy, [&] {
+    begun = true;
+    while (!goes_on) std::this_thread::yield();
+  });
+  while (!begun) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i)
+    promises.add_first(
+        &keys[i], [&order, i] { order += static_cast<char>('0' + i); }, [i] { return i != 3; });
+  promises.add_first(
+      &keys[1], [&] { order += 'a'; }, [] { return true; });  // after the other of its key
+  promises.add(&busy, [&] { order += 'b'; });
+  goes_on = true;
+  promises.wait_all();
+  EXPECT_EQ(order, "21a0b3");
+}
+
+TEST(Promises, WhatIsWaitedForNeedNotBeReady) {
+  Promises promises;
+  std::atomic<bool> goes_on = false;
+  const int busy = 0, wanted = 0, other = 0;
+  std::string order;
+  promises.add(&busy, [&] {
+    while (!goes_on) std::this_thread::yield();
+  });
+  promises.add_first(
+      &wanted, [&] { order += 'w'; }, [] { return false; });
+  promises.add(&other, [&] { order += 'o'; });
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the wait below has begun
+    goes_on = true;
+  });
+  promises.wait(&wanted);
+  promises.wait_all();
+  later.join();
+  EXPECT_EQ(order, "wo");
+}
+
+TEST(Promises, OneThatCannotTellIsBegunAndToldOf) {
+  Promises promises;
+  const int key = 0;
+  promises.add_first(
+      &key, [] { throw std::runtime_error("no device"); },
+      []() -> bool { throw std::runtime_error("no device"); });
+  EXPECT_THROW(promises.wait(&key), std::runtime_error);
 }
 
 TEST(Promises, OneThatThrowsIsToldToWhoWaits) {
