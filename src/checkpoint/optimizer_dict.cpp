@@ -94,9 +94,10 @@ at::Tensor gathered(Model& model, const UnitParam& param, const at::Tensor& flat
   if (param.unit->ranks() == 1) return flat.as_strided(param.place.param.shape, param.strides);
   const ShardRange own =
       param.unit->spec.layout.range(param.place, model.mesh.shard_index(param.unit->ranks()));
-  const at::Tensor shard = at::zeros({region.spec.layout.shard_numel}, flat.options());
+  const auto options = flat.options().device(model.world.device());  // moments may be in host memory
+  const at::Tensor shard = at::zeros({region.spec.layout.shard_numel}, options);
   shard.narrow(0, own.in_shard, own.size).copy_(flat);
-  const at::Tensor whole = at::empty({region.spec.total()}, flat.options());
+  const at::Tensor whole = at::empty({region.spec.total()}, options);
   gather_exactly(model.mesh.row, shard, whole, std::nullopt, param.names.front());
   return param.view_of(whole);
 }

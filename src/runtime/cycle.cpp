@@ -28,6 +28,7 @@ void Engine::end_cycle() {
   executor_.expect_backward(false);
   release_passing();
   drop_saved();
+  gradients_.end_cycle();
   if (mode_ == Mode::train && !(backward_seen_ && synced_)) return;
   if (schedule_.worth_planning())
     adopt_plan();

@@ -78,6 +78,12 @@ void Gradients::leave_plan() {
   }
 }
 
+// What was opened for gradients that did not come: its place is of a plan that is over.
+void Gradients::end_cycle() {
+  for (const auto& unit : units_)
+    if (!unit->gradient.open) unit->gradient.place = -1;
+}
+
 // A whole gradient that needs no cast is summed where it stays.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
   if (region.reduce_path->in_buffer() && !region.spec.gradient_on_host &&

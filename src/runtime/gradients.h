@@ -30,6 +30,7 @@ class Gradients {
 
   // Memory for gradients on their way, as planned. Collective.
   void reserve(int64_t bytes);
+  void end_cycle();
   // The current stream has waited for all that took part so far.
   void forget_streams() { writers_.clear(); }
   int64_t buffer_bytes() const;

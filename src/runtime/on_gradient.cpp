@@ -10,11 +10,11 @@ namespace fsdp::detail {
 
 // Note [Told gradients]
 // A unit's gradients are shown before the backward ends when the plan has them settled and does nothing more
-// with the unit in this backward: no operator reads it, so its slices may be written. Which of its parameters
-// some rank used is known early only where the plan has all of them. All ranks follow the same
-// plan, so they are told of the same units at the same moments, after what is released there. A write then
-// waits for the peers that read this unit's shard, which have released it or will without us. Where there is
-// no plan, and for units that are whole on every rank, gradients are told when the backward ends.
+// with the unit in this backward: no operator reads it, so its slices may be written. All its gradients must
+// have come on this rank: a block that is recomputed in one step and not in the next has them in another
+// order. Which of its parameters some rank used is known early only where the plan has all of them. A write
+// then waits for the peers that read this unit's shard, which have released it or will without us. Where
+// there is no plan, and for units that are whole on every rank, gradients are told when the backward ends.
 void Gradients::show_settled(Unit& unit) {
   if (!tells || mode_ != nullptr || unit.slot.is_private || schedule_.needs_again(unit.id)) return;
   // What comes down to host memory is there when the backward ends.
@@ -23,7 +23,8 @@ void Gradients::show_settled(Unit& unit) {
     return;
   const auto& params = unit.params;
   if (!std::all_of(params.begin(), params.end(), [](const auto& param) {
-        return !param->requires_grad || (param->gradient.somewhere && param->gradient.slice.defined());
+        return !param->requires_grad ||
+               (param->arrived && param->gradient.somewhere && param->gradient.slice.defined());
       }))
     return;
   for (const auto& param : params)

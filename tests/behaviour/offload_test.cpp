@@ -186,6 +186,27 @@ TEST_F(Offloaded, CheckpointsDoNotKnowWhereAShardWas) {
   });
 }
 
+TEST_F(Offloaded, StateDictsHaveWholeMoments) {
+  on_toy_ranks(2, [](World& world) {
+    const auto moments = [&](bool offloaded) {
+      auto model = fully_shard(world, make_learner("mlp"), offload_options(offloaded, false));
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      offload_loss(model, world, 0).backward();
+      optimizer.step();
+      const StateDict whole = optimizer_state_dict(model, optimizer);
+      State all;
+      for (const auto& item : whole) all[item.key()] = item.value().boxes.front().tensor.cpu().clone();
+      optimizer.state().clear();
+      load_optimizer_state_dict(model, optimizer, whole);
+      offload_loss(model, world, 1).backward();
+      optimizer.step();
+      for (const auto& [name, value] : host_state(state_of(model))) all[name] = value;
+      return all;
+    };
+    require_same(moments(true), moments(false));
+  });
+}
+
 TEST_F(Offloaded, ReproducibleModeHasTheSameBits) {
   on_toy_ranks(1, [](World& world) {
     const auto hash = [&](bool offloaded) {

@@ -65,6 +65,43 @@ TEST(Fuzz, ProgramsGiveWhatThePlainLoopGives) {
             << " kinds of actions, " << failed << " failed\n";
 }
 
+// Programs that once gave something else, as short as they could be made.
+std::vector<Program> once_failed() {
+  return {
+      // A place for gradients that never came outlived its plan, and was too small for thawed ones.
+      {.ranks = 2,
+       .net = {.width = 8, .blocks = 1, .frozen = true},
+       .wrap = Wrap::joined,
+       .optimizer = Optimizer::fused_adamw,
+       .share = false,
+       .slots = 3,
+       .ahead = -1,
+       .again = true,
+       .actions = {{Do::retain_graph, 3, 9},
+                   {Do::backward, 0, 5},
+                   {Do::look, 0, 0},
+                   {Do::thaw, 3, 9},
+                   {Do::penalty_kept_back, 3, 5}}},
+      // A block was recomputed in one step and not in the next: gradients were told before they had come.
+      {.ranks = 3,
+       .net = {.width = 4, .blocks = 1, .complex = true},
+       .wrap = Wrap::sizes,
+       .optimizer = Optimizer::adamw,
+       .share = true,
+       .slots = 1,
+       .prefetch = 2,
+       .ahead = -1,
+       .again = true,
+       .lists = 947,
+       .actions = {{Do::backward, 1, 3}, {Do::told, 1, 0}}},
+  };
+}
+
+TEST(Fuzz, WhatOnceFailedDoesNot) {
+  for (const Program& program : once_failed())
+    EXPECT_EQ(outcome(program, std::chrono::milliseconds(10000)), "") << to_code(program);
+}
+
 // Ranks share the GPU. As off the CPU they use the same parameters; gates come and go on all at once.
 TEST(GpuFuzz, ProgramsGiveWhatThePlainLoopGives) {
   const uint64_t first = testing::seed();
