@@ -197,11 +197,12 @@ TEST_F(OffloadedUpdates, WhatHasNoGradientIsLeftAlone) {
 // The copy that is uploaded is renewed in every dtype.
 TEST_F(OffloadedUpdates, CopiesInFp16AreRenewed) {
   on_toy_ranks(1, [](World& world) {
-    const auto losses = [&](bool offloaded) {
+    const auto losses = [&](bool offloaded, bool in_backward = false) {
       ShardOptions options = offload_options(offloaded, false);
       options.precision = fp16();
       auto model = fully_shard(world, make_learner("mlp"), options);
       fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      if (in_backward) optimizer.step_in_backward(model);
       std::vector<float> all;
       for (int64_t step = 0; step < kOffloadSteps; ++step) {
         const at::Tensor loss = offload_loss(model, world, 0);
@@ -214,6 +215,7 @@ TEST_F(OffloadedUpdates, CopiesInFp16AreRenewed) {
     };
     const auto found = losses(true);
     require(found == losses(false), "other losses");
+    require(found == losses(true, /*in_backward=*/true), "other losses of steps in backward");
     require(found.front() != found.back(), "the device never saw an update");
   });
 }

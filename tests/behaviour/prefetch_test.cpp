@@ -135,6 +135,41 @@ TEST(Prefetch, AListIsGatheredWhenItsUnitIsUsed) {
   });
 }
 
+// How often each unit was gathered in backward, when the last block has just been through.
+std::map<std::string, int64_t> gathers_after_last_block(World& world, ShardOptions options) {
+  options.share_shards = false;
+  options.forward_prefetch = 0;
+  auto model = fully_shard(world, make_net(), options);
+  std::map<std::string, int64_t> before, at;
+  const auto count = [&](std::map<std::string, int64_t>& counts) {
+    for (const UnitCounts& unit : model.unit_counts()) counts[unit.name] = unit.gathers;
+  };
+  for (int step = 0; step < 3; ++step) {
+    const torch::Tensor y = model.run([&](NetImpl& net) {
+      const torch::Tensor h = net.blocks[1](net.blocks[0](net.in(torch::ones({2, 6}))));
+      h.register_hook([&](const torch::Tensor&) { count(at); });
+      return net.out(net.blocks[2](h));
+    });
+    count(before);
+    y.sum().backward();
+  }
+  for (auto& [name, n] : at) n -= before[name];
+  return at;
+}
+
+TEST(Prefetch, AListOfBackwardIsGatheredWhenItsUnitIsUsed) {
+  run_ranks(2, [](World& world) {
+    const auto usual = gathers_after_last_block(world, with_lists({}));
+    require(usual.at("block1") == 1 && usual.at("block0") == 0, "one ahead");
+    const auto listed = gathers_after_last_block(
+        world, with_lists({{"block2", {.backward_prefetch = {{"block0", "block1"}}}}}));
+    require(listed.at("block1") == 1 && listed.at("block0") == 1, "both");
+    const auto none = gathers_after_last_block(
+        world, with_lists({{"block2", {.backward_prefetch = std::vector<std::string>{}}}}));
+    require(none.at("block1") == 0 && none.at("block0") == 0, "an empty list: none");
+  });
+}
+
 TEST(Prefetch, AListOfUnknownUnitsIsRefusedBeforeAnythingIsChanged) {
   run_ranks(2, [](World& world) {
     const auto net = make_net();
