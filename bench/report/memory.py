@@ -38,6 +38,7 @@ def add_options(parser):
     parser.add_argument("--rounds", type=int, default=2, help="how often each program runs")
     parser.add_argument("--steps", type=int, help="timed steps of each run, by default 15")
     parser.add_argument("--warmup", type=int, default=step.WARMUP)
+    parser.add_argument("--no-compile", action="store_true", help="leave out what takes longest, compiled FSDP2")
     output.add_options(parser, "step_bench")
 
 
@@ -52,7 +53,8 @@ def cases_of(options):
     mode = ["--device", "cuda", "--bf16"]
     case.programs = {name: [ours, *mode, *words] for name, words in CUDA.items()}
     if not options.no_peers:
-        case.programs |= {name: step.peer(options) + mode + words for name, words in PEERS.items()}
+        peers = {name: words for name, words in PEERS.items() if not (options.no_compile and "--compile" in words)}
+        case.programs |= {name: step.peer(options) + mode + words for name, words in peers.items()}
     return [case]
 
 
