@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", settings.steps, "at which step to end");
   app.add_option("--folder", settings.folder, "to save the run in, and to resume it from");
   app.add_option("--ranks", ranks, "CPU ranks to start; without it, this process is one rank of its launcher")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   return fsdp::run_main([&] {
     const auto rank = [&](fsdp::World& world) { train(world, settings); };
