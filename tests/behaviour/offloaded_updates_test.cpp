@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "behaviour/offloaded.h"
+#include "support/slow_files.h"
 #include "support/temp_folder.h"
 
 namespace fsdp::testing {
@@ -152,15 +153,17 @@ TEST_F(OffloadedUpdates, AnOptimizerThatStepsInBackwardMayBeMoved) {
 }
 
 // What is saved beside training is of one step, though the next is promised before it is written. Nothing is
-// staged: it is read from where the updates write.
+// staged: it is read from where the updates write, and the disk is slow.
 TEST_F(OffloadedUpdates, ASaveInTheBackgroundIsOfOneStep) {
   const TempFolder folder;
+  SlowFiles files;
+  files.milliseconds = 100;
   on_toy_ranks(1, [&](World& world) {
     auto model = fully_shard(world, std::make_shared<BigLinear>(), offload_options(true, false));
     fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1.0).weight_decay(0));
     optimizer.step_in_backward(model);
     const at::Tensor x = at::ones({1, BigLinear::kWidth}).to(world.device());
-    BackgroundSaver saver(folder / "run", {}, /*staging_bytes=*/0);
+    BackgroundSaver saver(folder / "run", {}, /*staging_bytes=*/0, files);
     model(x).sum().backward();
     const State wanted = host_state(state_of(model));
     saver.save(RunState{.model = model, .optimizer = &optimizer, .step = 1});
