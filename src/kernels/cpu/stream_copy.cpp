@@ -12,6 +12,8 @@
 
 namespace fsdp::detail {
 
+#if defined(__x86_64__)
+
 namespace {
 
 // Up to a quarter of the last-level cache the target is better kept there: whoever reads it next finds it.
@@ -21,20 +23,7 @@ size_t stream_from() {
   return cache > 0 ? static_cast<size_t>(cache) / 4 : kUnknown;
 }
 
-}  // namespace
-
-#if defined(__x86_64__)
-
-void stream_copy(void* dst, const void* src, size_t bytes) {
-  static const size_t threshold = stream_from();
-  if (bytes >= threshold)
-    copy_past_cache(dst, src, bytes);
-  else if (bytes != 0)
-    std::memcpy(dst, src, bytes);
-}
-
 void copy_past_cache(void* dst, const void* src, size_t bytes) {
-  if (bytes == 0) return;
   auto* to = static_cast<char*>(dst);
   const auto* from = static_cast<const char*>(src);
   const size_t head = std::min(bytes, (64 - reinterpret_cast<uintptr_t>(to) % 64) % 64);
@@ -58,12 +47,21 @@ void copy_past_cache(void* dst, const void* src, size_t bytes) {
   _mm_sfence();  // the stores above are visible before the flag that announces them
 }
 
+}  // namespace
+
+void stream_copy(void* dst, const void* src, size_t bytes) {
+  static const size_t threshold = stream_from();
+  if (bytes >= threshold)
+    copy_past_cache(dst, src, bytes);
+  else if (bytes != 0)
+    std::memcpy(dst, src, bytes);
+}
+
 #else
 
 void stream_copy(void* dst, const void* src, size_t bytes) {
   if (bytes != 0) std::memcpy(dst, src, bytes);
 }
-void copy_past_cache(void* dst, const void* src, size_t bytes) { stream_copy(dst, src, bytes); }
 
 #endif
 

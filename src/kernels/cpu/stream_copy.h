@@ -8,7 +8,5 @@ namespace fsdp::detail {
 // Like memcpy, and done when it returns. Large copies go past the cache (non-temporal stores), which saves
 // reading the target first.
 void stream_copy(void* dst, const void* src, size_t bytes);
-// Always past the cache: for memory that no core reads soon.
-void copy_past_cache(void* dst, const void* src, size_t bytes);
 
 }  // namespace fsdp::detail

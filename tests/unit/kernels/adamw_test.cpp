@@ -37,7 +37,7 @@ struct AdamWCase {
     average = (at::randn({count}) * 0.1).to(moments);
     square = at::rand({count}).to(moments);
     if (amsgrad) maximum = at::rand({count}).to(moments);
-    copy = at::zeros({count}, at::kBFloat16);
+    copy = at::zeros({count + 5}, at::kBFloat16).narrow(0, 5, count);  // at no line's beginning
   }
   void step(AdamWRun run, const AdamWNumbers& numbers) {
     run({.param = param.data_ptr<float>(),
@@ -154,6 +154,18 @@ TEST(HostAdamW, WhatIsNotFiniteStaysSo) {
     EXPECT_TRUE(std::isnan(got.copy[1].item<float>()));
     EXPECT_TRUE(std::isfinite(got.param[2].item<float>()));
   }
+}
+
+// Of a NaN with all bits set, rounding up makes a zero.
+TEST(HostAdamW, NoNanIsRoundedToANumber) {
+  for (const AdamWPath& path : adamw_paths())
+    for (const auto moments : {at::kFloat, at::kBFloat16}) {
+      AdamWCase got(1200, moments, true);
+      for (at::Tensor* one : {&got.param, &got.grad}) one->view(at::kInt).fill_(0x7fffffff);
+      got.step(path.run, kNumbers);
+      for (const at::Tensor& one : {got.copy, got.average, got.square})
+        EXPECT_TRUE(one.isnan().all().item<bool>()) << path.name;
+    }
 }
 
 // Up or down at random, so that the mean of many is the value.
