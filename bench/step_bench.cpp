@@ -46,8 +46,9 @@ struct Settings {
   bool operators = false;      // no kernels of models/: LibTorch's operators alone
   bool recompute = false;      // activations of layers again in backward
   bool step_in_backward = false;
-  bool offload = false;  // parameters, gradients and moments in host memory
-  std::string prefetch;  // backward_prefetch, with shards in slots; empty: as usual
+  bool offload = false;       // parameters, gradients and moments in host memory
+  bool bf16_moments = false;  // of AdamW
+  std::string prefetch;       // backward_prefetch, with shards in slots; empty: as usual
 };
 
 struct Batch {
@@ -201,6 +202,7 @@ double median(std::vector<double> values) {
 const char* name_of(const Settings& settings) {
   if (settings.plain) return "plain";
   if (settings.capture) return "captured";
+  if (settings.offload && settings.bf16_moments) return "offload_bf16_moments";
   if (settings.offload) return settings.step_in_backward ? "offload_in_backward" : "offload";
   if (settings.recompute) return "recompute";
   if (settings.operators) return "operators";
@@ -255,7 +257,8 @@ Figures train_sharded(const fsdp::World& world, const LlamaForCausalLM& llama, c
   }
   if (settings.reproducible) options.reproducible = fsdp::Reproducible{.microbatches = settings.ranks};
   auto model = fsdp::fully_shard(world, llama, options);
-  fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(kLearningRate));
+  const auto moments = settings.bf16_moments ? at::kBFloat16 : at::kFloat;
+  fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(kLearningRate), moments);
   if (settings.step_in_backward) optimizer.step_in_backward(model);
   if (!settings.capture) return train(model, optimizer, batch, settings, pss_before);
   auto captured = fsdp::capture(model);
@@ -303,6 +306,7 @@ int main(int argc, char** argv) {
   app.add_flag("--offload", settings.offload, "keep parameters, gradients and moments in host memory");
   app.add_flag("--step-in-backward", settings.step_in_backward, "update them in backward")
       ->needs("--offload");
+  app.add_flag("--bf16-moments", settings.bf16_moments, "AdamW keeps its moments in bf16");
   app.add_option("--prefetch", settings.prefetch, "backward_prefetch, with all-gathers that move bytes")
       ->check(CLI::IsMember({"pre", "post", "none"}));
   app.add_flag("--operators", settings.operators, "LibTorch's operators alone, no kernels of models/");

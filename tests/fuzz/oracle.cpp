@@ -238,6 +238,7 @@ void Plain::act_on_gradients(const Action& action) {
       for (size_t i = 1; i < masters_.size(); i += 2) masters_[i].mutable_grad() = Tensor();
       return;
     case Do::scale_gradients:
+    case Do::write_gradients:
       for (Tensor& m : masters_)
         if (m.grad().defined()) m.mutable_grad().mul_(0.5);
       return;
@@ -299,6 +300,11 @@ void Plain::act_on_values(const Action& action) {
       return see_all("block" + std::to_string(action.a % program_.net.blocks) + ".");
     case Do::look_on_host:
       return see_all("", /*rank0_only=*/true);
+    case Do::look_at_gradients:
+      for (int r = 0; r < program_.ranks; ++r)
+        for (const Tensor& m : masters_)
+          if (m.grad().defined()) see(r, m.grad());
+      return;
     case Do::write_whole:
       return change_all(1.01);
     case Do::write_data:

@@ -35,6 +35,8 @@ constexpr std::array kNames = {"backward",
                                "look",
                                "look_at_block",
                                "look_on_host",
+                               "look_at_gradients",
+                               "write_gradients",
                                "write_whole",
                                "write_data",
                                "write_slices",
@@ -112,6 +114,7 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   // Each call adds its own gradients, which shows in fp32.
   p.again = dice.one_in(3) && p.compute == Compute::as_kept;
   if (other_device) p.net.complex = p.codec = false;  // the toy has no complex views and no messages
+  p.casts = dice.one_in(4);
   p.lists = dice.one_in(4) ? 1 + dice.below(1000) : 0;
   p.divide = dice.one_in(6) ? 1 + dice.below(5) : 0;
   if (other_device && dice.one_in(2)) p.offload = 1 + dice.below(7);
@@ -146,8 +149,8 @@ std::string to_code(const Program& p) {
       << "),\n  .share = " << flag(p.share) << ", .inner = " << flag(p.inner)
       << ", .codec = " << flag(p.codec) << ", .slots = " << p.slots << ", .replicate = " << p.replicate
       << ", .prefetch = " << p.prefetch << ", .ahead = " << p.ahead << ", .again = " << flag(p.again)
-      << ", .lists = " << p.lists << ", .divide = " << p.divide << ", .offload = " << p.offload
-      << ",\n  .actions = {";
+      << ", .casts = " << flag(p.casts) << ", .lists = " << p.lists << ", .divide = " << p.divide
+      << ", .offload = " << p.offload << ",\n  .actions = {";
   for (const Action& one : p.actions)
     out << "\n    {Do::" << name_of(one.what) << ", " << one.a << ", " << one.b << "},";
   out << "}}";

@@ -40,6 +40,8 @@ enum class Do : uint8_t {
   look,                // full_params()
   look_at_block,       // full_params() of one module
   look_on_host,        // full_params() in host memory, on rank 0
+  look_at_gradients,   // full_params() with gradients
+  write_gradients,     // the same, changed and written back
   write_whole,         // full_params(true): values change
   write_data,          // full_params(true): set_data()
   write_slices,        // values change through model.parameters()
@@ -103,6 +105,7 @@ struct Program {
   int prefetch = 0;    // backward_prefetch
   int ahead = -1;      // forward_prefetch; -1: not set
   bool again = false;  // some blocks are computed again in backward
+  bool casts = false;  // cast_unit_inputs
   int lists = 0;       // seeds prefetch lists of units; 0: none
   int divide = 0;      // gradient_divide_factor; 0: not set
   int offload = 0;     // off the CPU: bits for parameters, gradients, optimizer

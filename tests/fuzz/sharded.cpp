@@ -2,9 +2,9 @@
 
 #include <cmath>
 #include <optional>
-#include <random>
 #include <sstream>
 
+#include "fuzz/options.h"
 #include "fuzz/saves.h"
 
 namespace fsdp::fuzz {
@@ -15,80 +15,6 @@ namespace {
 
 // Sums of few fp64 numbers in another order.
 constexpr double kTolerance = 1e-9;
-
-// Sends what it is given, bit by bit.
-class PlainCodec final : public Codec {
- public:
-  explicit PlainCodec(at::ScalarType type) : type_(type) {}
-  int64_t wire_bytes(int64_t numel) const override {
-    return numel * static_cast<int64_t>(c10::elementSize(type_));
-  }
-  void encode(const Tensor& values, const Tensor& wire) const override { wire.view(type_).copy_(values); }
-  void decode(const Tensor& wire, const Tensor& values) const override { values.copy_(wire.view(type_)); }
-
- private:
-  at::ScalarType type_;
-};
-
-WrapPolicy policy_of(const Program& program) {
-  switch (program.wrap) {
-    case Wrap::automatic:
-      return {};
-    case Wrap::whole:
-      return whole_model();
-    case Wrap::sizes:
-      return by_size(40);
-    default:
-      return by_type<BlockImpl>();
-  }
-}
-
-// Blocks that a unit gathers when it is used: any, in any order.
-UnitOptions lists_of(const Program& program, const std::string& unit) {
-  std::mt19937_64 dice(static_cast<uint64_t>(program.lists) * 31 + std::hash<std::string>()(unit));
-  const auto draw = [&]() -> std::optional<std::vector<std::string>> {
-    if (dice() % 3 == 0) return std::nullopt;
-    std::vector<std::string> names;
-    for (auto n = dice() % 3; n > 0; --n)
-      names.push_back("block" + std::to_string(dice() % static_cast<uint64_t>(program.net.blocks)));
-    return names;
-  };
-  UnitOptions own;
-  own.forward_prefetch = draw();
-  own.backward_prefetch = draw();
-  return own;
-}
-
-ShardOptions options_of(const Program& program, const CommOptions& comm) {
-  ShardOptions options{.wrap = policy_of(program)};
-  constexpr Strategy kStrategies[] = {Strategy::full_shard,         Strategy::shard_grad_op,
-                                      Strategy::no_shard,           Strategy::hybrid_shard,
-                                      Strategy::hybrid_shard_zero2, Strategy::full_shard};
-  options.strategy = kStrategies[static_cast<size_t>(program.kind)];
-  if (program.kind == Kind::hybrid || program.kind == Kind::hybrid_zero2) options.shard_size = 2;
-  if (program.kind == Kind::group) options.reshard_group = 2;
-  if (program.compute != Compute::as_kept)
-    options.precision = {.param = compute_type(program), .reduce = at::kDouble};
-  if (program.wrap == Wrap::cut) options.max_unit_bytes = 400;
-  if (program.wrap == Wrap::joined) options.min_unit_bytes = 2000;
-  options.share_shards = program.share;
-  options.limit_all_gathers = program.slots;
-  options.replicate_below = program.replicate;
-  options.backward_prefetch = static_cast<BackwardPrefetch>(program.prefetch);
-  if (program.ahead >= 0) options.forward_prefetch = program.ahead;
-  if (program.lists > 0 && program.wrap == Wrap::blocks && !program.inner)
-    options.unit = [&program](const std::string& unit) { return lists_of(program, unit); };
-  if (program.divide > 0) options.gradient_divide_factor = program.divide;
-  options.offload = {.params = (program.offload & 1) != 0,
-                     .gradients = (program.offload & 2) != 0,
-                     .optimizer = (program.offload & 4) != 0};
-  if (program.codec) {
-    options.gather_codec = std::make_shared<PlainCodec>(at::kDouble);
-    options.reduce_codec = std::make_shared<PlainCodec>(at::kDouble);
-  }
-  options.comm = comm;
-  return options;
-}
 
 class Run {
  public:
@@ -137,12 +63,13 @@ class Run {
     see(forward(k));
   }
   void see_all(const std::string& under) {
-    std::vector<const c10::TensorImpl*> done;
-    for (auto& item : module_->named_parameters()) {
-      if (std::find(done.begin(), done.end(), item.value().unsafeGetTensorImpl()) != done.end()) continue;
-      done.push_back(item.value().unsafeGetTensorImpl());
-      if (item.key().starts_with(under)) see(item.value());
-    }
+    const auto params = module_->named_parameters();
+    for (const std::string& name : names_)
+      if (name.starts_with(under)) see(params[name]);
+  }
+  void see_gradients() {
+    for (const Tensor& param : parameters_of(*module_))
+      if (param.grad().defined()) see(param.grad());
   }
   void change_slices(double factor) {
     for (Tensor& slice : model_.parameters()) change(slice, factor);
@@ -442,6 +369,16 @@ void Run::act_on_values(const Action& action) {
     case Do::write_whole: {
       const auto whole = model_.full_params(true);
       for (Tensor& param : parameters_of(*module_)) change(param, 1.01);
+      return;
+    }
+    case Do::look_at_gradients: {
+      const auto whole = model_.full_params({.gradients = true});
+      return see_gradients();
+    }
+    case Do::write_gradients: {
+      const auto whole = model_.full_params({.write_back = true, .gradients = true});
+      for (const Tensor& param : parameters_of(*module_))
+        if (param.grad().defined()) param.mutable_grad().mul_(0.5);
       return;
     }
     case Do::write_data: {
