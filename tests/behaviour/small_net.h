@@ -46,6 +46,10 @@ inline std::shared_ptr<NetImpl> make_same_net() {
     param.copy_((torch::arange(param.numel()) * 0.7 + ++shift).sin().mul(0.3).view(param.sizes()));
   return net;
 }
+inline at::Tensor net_batch(int64_t number) {
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(number) + 77);
+  return torch::randn({4, 6}, generator);
+}
 inline at::Tensor loss_of(const at::Tensor& y) { return y.square().mean(); }
 
 // One unit per block, one per large module, one in all.
