@@ -10,7 +10,8 @@ namespace fsdp {
 
 // There is not enough memory on this rank. The message says what was asked for, what the model holds by kind,
 // and which options that are not in use would make it hold less. Thrown for memory of the model itself
-// (shards, slots, gradients), and for operators inside a call of the model or a backward.
+// (shards, slots, gradients), for operators inside a call of the model, and in a backward for those that read
+// a parameter; others throw LibTorch's error as it is.
 class MemoryError : public c10::OutOfMemoryError {
  public:
   MemoryError(const std::string& message, int64_t bytes)

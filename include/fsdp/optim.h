@@ -39,8 +39,10 @@ class AdamW : public torch::optim::AdamW {
 
   // From now on every backward of `model` is a step: a parameter in host memory is updated as soon as its
   // gradient is complete, beside the rest of the backward, and gets no .grad(). Needs Offload::params and all
-  // trainable parameters of the model in this optimizer. Not with accumulation, no_sync(), clipping, a
-  // GradScaler or reproducible mode; these throw c10::Error. Ends with the optimizer.
+  // trainable parameters of the model in this optimizer, which steps for one model. Not with no_sync(),
+  // keep_gathered(), clipping, a GradScaler, check_gradients, gradients below fp32, a penalty over slices or
+  // reproducible mode; these throw c10::Error. A backward that fails may have updated some units: that is
+  // logged. Ends with the optimizer.
   void step_in_backward(const ShardedModel& model);
   bool steps_in_backward() const { return in_backward_ != nullptr; }
 

@@ -175,6 +175,7 @@ void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
       throw CheckpointError("the state dict does not fit the optimizer; nothing was loaded:" + words);
   }));
   meeting.end();
+  own.announce_change();  // a save in the background may still read the moments
   for (const detail::Held& hole : holes)
     if (const detail::Given& one = given.at(hole.name); one.flat)
       detail::fill_flat(hole, *one.entry);

@@ -3,7 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <fsdp/optim.h>
 
+#include "optim/adamw_state.h"
 #include "optim/state_format.h"
 
 namespace fsdp::detail {
@@ -124,6 +126,7 @@ std::vector<Held> OptimizerState::prepare(const Manifest& manifest,
                                           const std::function<std::string(const std::string&)>& saved_name,
                                           std::vector<std::string>& errors) {
   std::vector<Held> holes;
+  const bool ours = dynamic_cast<const AdamW*>(&optimizer_) != nullptr;  // its moments may lie elsewhere
   prepared_.clear();
   replaced_.clear();
   for (const Optimized& one : optimized_) {
@@ -163,7 +166,8 @@ std::vector<Held> OptimizerState::prepare(const Manifest& manifest,
         if (!tensor.defined() && now.contains(key) && now.at(key).scalar_type() == *dtype)
           tensor = now.at(key);
         if (!tensor.defined())
-          tensor = at::zeros_like(one.tensor.detach(), one.tensor.options().dtype(*dtype));
+          tensor = ours ? zero_moment(one.tensor.detach(), *dtype)
+                        : at::zeros_like(one.tensor.detach(), one.tensor.options().dtype(*dtype));
         Held hole = held_part(part, saved->first, tensor);
         if (part.param == nullptr) hole.flat = tensor.view({-1});
         holes.push_back(std::move(hole));

@@ -31,6 +31,12 @@ struct Piece {
   at::Tensor param, grad, average, square, maximum;
 };
 
+// The fused operator reads memory, and no strides.
+at::Tensor laid_out_as(const at::Tensor& param, const at::Tensor& grad) {
+  if (grad.layout() != at::kStrided || grad.strides() == param.strides()) return grad;
+  return at::empty_like(param, grad.options(), at::MemoryFormat::Preserve).copy_(grad);
+}
+
 void add(Batch& batch, const Piece& piece, const at::Tensor& step) {
   batch.params.push_back(piece.param);
   batch.grads.push_back(piece.grad);
@@ -166,15 +172,16 @@ torch::Tensor AdamW::step(LossClosure closure) {
       }
       AdamWParamState& state = detail::adamw_state(*this, param, moments_, options.amsgrad());
       state.step(state.step() + 1);
-      if (detail::fits_host_adamw(param, state)) {
-        on_host.add(param, param.grad(), state, options, detail::region_of_slice(param));
+      const at::Tensor grad = laid_out_as(param, param.grad());
+      if (detail::fits_host_adamw(param, grad, state)) {
+        on_host.add(param, grad, state, options, detail::region_of_slice(param));
         continue;
       }
       const auto here = [&](const at::Tensor& tensor, bool returns = true) {
         return visitors.on(param.device(), tensor, returns);
       };
       const Piece piece{.param = param,
-                        .grad = here(param.grad(), false),
+                        .grad = here(grad, false),
                         .average = here(state.exp_avg()),
                         .square = here(state.exp_avg_sq()),
                         .maximum = options.amsgrad() ? here(state.max_exp_avg_sq()) : at::Tensor()};

@@ -25,25 +25,27 @@ UnitRegion* region_of_slice(const at::Tensor& param) {
   return tag != nullptr && tag->region != nullptr ? region_of(*tag) : nullptr;
 }
 
+at::Tensor zero_moment(const at::Tensor& param, at::ScalarType type) {
+  const UnitRegion* region = region_of_slice(param);
+  if (region != nullptr && region->host_memory) return region->host_memory->take(param.numel(), type).zero_();
+  return at::zeros_like(param, type, {}, {}, {}, at::MemoryFormat::Preserve);
+}
+
 torch::optim::AdamWParamState& adamw_state(torch::optim::Optimizer& optimizer, const at::Tensor& param,
                                            std::optional<at::ScalarType> moments, bool amsgrad) {
   const at::ScalarType type = moments_type(param, moments);
   auto& slot = optimizer.state()[param.unsafeGetTensorImpl()];
   if (!slot) {
-    const UnitRegion* region = region_of_slice(param);
-    const auto zeros = [&] {
-      if (region != nullptr && region->host_memory)
-        return region->host_memory->take(param.numel(), type).zero_();
-      return at::zeros_like(param, type, {}, {}, {}, at::MemoryFormat::Preserve);
-    };
     auto fresh = std::make_unique<torch::optim::AdamWParamState>();
     fresh->step(0);
-    fresh->exp_avg(zeros());
-    fresh->exp_avg_sq(zeros());
-    if (amsgrad) fresh->max_exp_avg_sq(zeros());
+    fresh->exp_avg(zero_moment(param, type));
+    fresh->exp_avg_sq(zero_moment(param, type));
     slot = std::move(fresh);
   }
-  return static_cast<torch::optim::AdamWParamState&>(*slot);
+  auto& state = static_cast<torch::optim::AdamWParamState&>(*slot);
+  if (amsgrad && !state.max_exp_avg_sq().defined())  // also of a state that was loaded
+    state.max_exp_avg_sq(zero_moment(param, state.exp_avg().scalar_type()));
+  return state;
 }
 
 }  // namespace fsdp::detail

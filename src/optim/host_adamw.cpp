@@ -28,8 +28,8 @@ T* moved(T* array, size_t elements, size_t bytes) {
 
 }  // namespace
 
-bool fits_host_adamw(const at::Tensor& param, const torch::optim::AdamWParamState& state) {
-  const at::Tensor& grad = param.grad();
+bool fits_host_adamw(const at::Tensor& param, const at::Tensor& grad,
+                     const torch::optim::AdamWParamState& state) {
   const at::ScalarType type = state.exp_avg().scalar_type();
   const at::Tensor& maximum = state.max_exp_avg_sq();
   return param.is_cpu() && param.scalar_type() == at::kFloat && param.is_non_overlapping_and_dense() &&
@@ -90,6 +90,8 @@ void HostAdamW::touch(const at::Tensor& param) { written_.push_back(param.detach
 
 void HostAdamW::flush() {
   if (written_.empty()) return;
+  for (auto& [host, update] : updates_)  // since it was added, an operator may have written another slice
+    update.copies = update.copies && host != nullptr && !host->stale();
   // Pointers bypass operators: one that writes nothing tells whoever watches these parameters.
   at::_foreach_zero_(written_);
   const int threads = at::get_num_threads();

@@ -16,7 +16,8 @@ class HostShard;
 struct UnitRegion;
 
 // Whether it takes a parameter: fp32, dense, in host memory, with fp32 or bf16 moments of the same form.
-bool fits_host_adamw(const at::Tensor& param, const torch::optim::AdamWParamState& state);
+bool fits_host_adamw(const at::Tensor& param, const at::Tensor& grad,
+                     const torch::optim::AdamWParamState& state);
 
 // What one step does with some parameters.
 class HostAdamW {

@@ -55,14 +55,17 @@ class StepsInBackward {
     model_of(engine_).host->stepper = stepper;
   }
   ~StepsInBackward() {
-    HostSide* host = model_of(engine_).host.get();
-    if (host == nullptr) return;
-    host->promises->wait_all();
-    if (host->stepper == stepper_.lock()) host->stepper.reset();
+    const Model& model = model_of(engine_);
+    for (const auto& unit : model.units)
+      for (const auto& region : unit->regions)
+        if (region->host)
+          region->host->wait_for_updates();  // a unit of an inner model has that one's promises
+    if (model.host && model.host->stepper == stepper_.lock()) model.host->stepper.reset();
   }
   StepsInBackward(const StepsInBackward&) = delete;
   StepsInBackward& operator=(const StepsInBackward&) = delete;
 
+  bool is_of(const std::shared_ptr<Engine>& engine) const { return &model_of(engine_) == &model_of(engine); }
   void use(AdamW& optimizer) {
     if (const auto stepper = stepper_.lock()) stepper->use(optimizer);
   }
@@ -85,6 +88,11 @@ void check_fits(const Model& model, const AdamW& optimizer) {
       !model.tells_gradients,
       "fsdp: AdamW::step_in_backward() of a model with on_gradient(), which wants the gradients itself");
   TORCH_CHECK(!model.in_no_sync(), "fsdp: AdamW::step_in_backward() inside no_sync(); end that scope first");
+  TORCH_CHECK(!model.in_keep_gathered(),
+              "fsdp: AdamW::step_in_backward() inside keep_gathered(); end that scope first");
+  TORCH_CHECK(!model.options.check_gradients,
+              "fsdp: AdamW::step_in_backward() with check_gradients, which promises that parameters are "
+              "unchanged when a gradient is not finite; by then some are updated. Turn one of them off");
   std::set<const c10::TensorImpl*> known;
   for (const auto& group : optimizer.param_groups())
     for (const at::Tensor& param : group.params()) known.insert(param.unsafeGetTensorImpl());
@@ -96,6 +104,9 @@ void check_fits(const Model& model, const AdamW& optimizer) {
     TORCH_CHECK(!slice.requires_grad() || slice.scalar_type() == at::kFloat,
                 "fsdp: AdamW::step_in_backward() is for fp32 parameters; '", param->names.front(), "' is ",
                 slice.scalar_type());
+    TORCH_CHECK(!slice.requires_grad() || param->region().gradient_type() == at::kFloat,
+                "fsdp: AdamW::step_in_backward() is for fp32 gradients; those of '", param->names.front(),
+                "' are ", param->region().gradient_type(), ": turn keep_low_precision_grads off");
   }
 }
 
@@ -103,6 +114,9 @@ void check_fits(const Model& model, const AdamW& optimizer) {
 }  // namespace detail
 
 void AdamW::step_in_backward(const ShardedModel& model) {
+  TORCH_CHECK(!in_backward_ || in_backward_->is_of(model.engine()),
+              "fsdp: AdamW::step_in_backward() of a second model: this optimizer steps in the backwards of "
+              "another one. Make an optimizer for each");
   detail::check_fits(detail::model_of(model.engine()), *this);
   in_backward_ = std::make_shared<detail::StepsInBackward>(
       model.engine(), std::make_shared<detail::InBackward>(*this, moments_));

@@ -1,10 +1,14 @@
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fsdp/recompute.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <algorithm>
 #include <set>
 
 #include "recompute/replay_state.h"
@@ -30,17 +34,25 @@ using TensorVector = std::vector<at::Tensor>;
 struct Kept : torch::CustomClassHolder {
   TensorFunction fn;
   RecomputeOptions options;
-  std::vector<c10::Device> devices;  // of the inputs
+  std::vector<c10::Device> devices;  // that it may draw random numbers on
   AutocastState autocast;
   std::optional<GeneratorStates> generators;
   std::vector<c10::Device> homes;  // of inputs that went to the host; the CPU: it did not
 };
 
+// Those of the tensors, and the current one: a function may find its tensors itself, or move its inputs.
 std::vector<c10::Device> devices_of(const TensorVector& tensors) {
   std::vector<c10::Device> devices;
+  const auto add = [&](c10::Device device) {
+    if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+  };
   for (const at::Tensor& tensor : tensors)
-    if (tensor.defined() && std::find(devices.begin(), devices.end(), tensor.device()) == devices.end())
-      devices.push_back(tensor.device());
+    if (tensor.defined()) add(tensor.device());
+  if (const auto type = at::getAccelerator(); type) {
+    const c10::Device current = c10::impl::VirtualGuardImpl(*type).getDevice();
+    const auto& hooks = at::globalContext().getAcceleratorHooksInterface(*type);
+    if (hooks.hasPrimaryContext(current.index())) add(current);  // else nothing was computed there
+  }
   return devices;
 }
 

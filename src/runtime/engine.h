@@ -48,6 +48,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
 
   // --- from captured steps, see Note [Captured steps]
   bool in_no_sync() const override;
+  bool in_keep_gathered() const override { return keep_scopes_ > 0; }
   // Nothing of this model is gathered, no cycle goes on, and the current stream is ordered behind its work.
   void quiesce();
   // Gradients are accumulated on the current stream from now on.

@@ -4,11 +4,12 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
 #include "base/assert.h"
-#include "runtime/backward_stepper.h"
+#include "base/log.h"
 #include "runtime/engine.h"
 #include "runtime/memory_report.h"
 #include "watch/observer.h"
@@ -36,8 +37,24 @@ void GradientShards::make(UnitRegion& region) {
     region.gradient.last = c10::weak_intrusive_ptr(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
         region.gradient.shard.storage().unsafeGetStorageImpl()));
     region.gradient.shown = false;
+    region.gradient.made_on = current_stream(fresh.device());
   }
   cut(region);
+}
+
+std::optional<c10::Stream> GradientShards::current_stream(c10::Device device) const {
+  if (!policy_.has_streams || device.is_cpu()) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+// Parts of a model may run on streams of their own, and so their backwards. Optimizers run on the stream that
+// called backward(), and memory that they still read must not go back to another stream.
+void GradientShards::hand_over(std::optional<c10::Stream>& made_on, const c10::DataPtr& memory) const {
+  if (!made_on) return;
+  const c10::Stream now = *current_stream(made_on->device());
+  if (now == *made_on) return;
+  c10::impl::VirtualGuardImpl(now.device_type()).recordDataPtrOnStream(memory, now);
+  made_on.reset();
 }
 
 at::Tensor GradientShards::fresh_shard(const UnitRegion& region) const {
@@ -91,6 +108,7 @@ void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scal
   if (scale != 1.0) at::Tensor(sum).mul_(scale);
   region.gradient.tag = mark(sum, TagKind::gradient, &region);
   region.gradient.shard = watched(sum);
+  region.gradient.made_on = current_stream(sum.device());
   cut(region);
 }
 
@@ -143,6 +161,7 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
   } else if (adds || region.reduce() != region.gradient_type() || region.spec.gradient_on_host) {
     pending.result =
         at::empty({region.spec.layout.shard_numel}, region.home.options().dtype(region.reduce()));
+    pending.made_on = current_stream(pending.result.device());
   }
   if (pending.buffer.numel() > 0)
     pending.work = path.start(pending.result.defined() ? pending.result : region.gradient.shard,
@@ -201,6 +220,7 @@ void GradientShards::settle(const Unit& unit, const Schedule& schedule) {
 
 void GradientShards::finish(Pending& pending, const Schedule& schedule) {
   pending.work.wait();
+  if (pending.result.defined()) hand_over(pending.made_on, pending.result.storage().data_ptr());
   if (pending.stays_in_row)
     keep_in_row(*pending.region, pending.result);
   else
@@ -223,48 +243,11 @@ void GradientShards::arrive(UnitRegion& region, const at::Tensor& sum, const Sch
   region.gradient.summed = true;
 }
 
-// See Note [Steps in backward].
-void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds,
-                                   const Schedule* schedule) {
-  auto arrived = host_->downloads.start(region.gradient.shard, sum.to(region.gradient_type()), adds);
-  if (!host_->stepper || !region.host) return;
-  TORCH_CHECK(!adds, "fsdp: AdamW::step_in_backward(): unit '", region.unit->name(),
-              "' has gradients already: of a penalty over slices, of a backward before, or because it was "
-              "reduced before all had come. Such a model must step after its backwards.");
-  const auto& params = region.unit->params;
-  const bool unsure = std::any_of(params.begin(), params.end(), [&](const auto& param) {
-    return &param->region() == &region && param->gradient.somewhere && !param->gradient.here;
-  });
-  if (unsure || schedule == nullptr || schedule->gathers_again(region.unit->id))
-    postponed_.emplace_back(&region, std::move(arrived));
-  else
-    step(region, std::move(arrived));
-}
-
-void GradientShards::step(UnitRegion& region, std::shared_ptr<c10::Event> arrived) {
-  region.unit->engine->announce_change();  // a save in the background may still read
-  host_->stepper->update(region, region.gradient.shard, std::move(arrived));
-  region.host->updated_in_cycle(true);
-  stepped_.push_back(&region);
-}
-
-void GradientShards::end_in_host_memory() {
-  if (host_ == nullptr) return;
-  if (!host_->stepper) return host_->downloads.wait();
-  for (auto& [region, arrived] : std::exchange(postponed_, {})) step(*region, std::move(arrived));
-  for (UnitRegion* region : std::exchange(stepped_, {})) {
-    region->host->updated_in_cycle(false);
-    region->unit->note_promised_write();
-    for (const auto& param : region->unit->params)
-      if (&param->region() == region) param->gradient.somewhere = false;
-    forget(*region);
-  }
-  host_->downloads.let_go();
-}
-
 // What autograd wrote to a slice's .grad() meanwhile is added.
-void GradientShards::show(UnitParam& param) {
+void GradientShards::show(UnitParam& param) const {
   at::Tensor& grad = param.slice.mutable_grad();
+  RegionGradient& region = param.region().gradient;
+  if (region.made_on) hand_over(region.made_on, (*region.tag).memory);
   if (param.region().gradient.shown && grad.defined()) return;
   if (grad.defined()) param.gradient.slice.add_(grad);
   grad = param.gradient.slice;
@@ -279,6 +262,10 @@ void GradientShards::drop_pending() {
   if (host_ == nullptr) return;
   host_->downloads.wait();
   postponed_.clear();
+  if (!stepped_.empty())
+    log_warn(
+        "a backward failed after AdamW::step_in_backward() had updated some units: parameters are of two "
+        "steps now. To go on exactly, load a checkpoint.");
   for (UnitRegion* region : std::exchange(stepped_, {})) region->host->updated_in_cycle(false);
 }
 

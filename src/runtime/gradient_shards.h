@@ -38,7 +38,7 @@ class GradientShards {
   // The region has no gradient shard any more, whatever its slices hold.
   static void forget(UnitRegion& region);
   // At the end of a backward: the slice gets what was summed for it.
-  static void show(UnitParam& param);
+  void show(UnitParam& param) const;
   // A sum of this backward is in the gradient shard, or on its way there.
   bool busy(const UnitRegion& region) const;
   // Whether an optimizer would see a gradient of the region.
@@ -75,6 +75,7 @@ class GradientShards {
     Work work;
     bool across;  // its path has still to cross the rows of the mesh
     bool stays_in_row = false;
+    std::optional<c10::Stream> made_on = {};  // the memory of `result`
   };
 
   // Whether every slice of the region has its gradient in `storage`.
@@ -84,12 +85,15 @@ class GradientShards {
   void reduce_region(UnitRegion& region, const std::vector<bool>& used);
   bool is_pending(const UnitRegion& region) const;
   void reduce_for_mode(UnitRegion& region, const std::vector<bool>& used);
+  std::optional<c10::Stream> current_stream(c10::Device device) const;
+  void hand_over(std::optional<c10::Stream>& made_on, const c10::DataPtr& memory) const;
   at::Tensor fresh_shard(const UnitRegion& region) const;
   void finish(Pending& pending, const Schedule& schedule);
   void arrive(UnitRegion& region, const at::Tensor& sum, const Schedule* schedule);
   void reduce_in_row(UnitRegion& region, const std::vector<bool>& used);
   static void keep_in_row(UnitRegion& region, const at::Tensor& sum);
   static at::Tensor take_from_row(UnitRegion& region);
+  static void check_steps(const UnitRegion& region, bool adds);
   void step(UnitRegion& region, std::shared_ptr<c10::Event> arrived);
   // `schedule`: null: the backward ends.
   void bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds, const Schedule* schedule);

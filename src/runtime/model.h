@@ -46,6 +46,7 @@ struct Model {
   // is over then. Collective.
   virtual void check_between_steps(const char* doing) = 0;
   virtual bool in_no_sync() const = 0;
+  virtual bool in_keep_gathered() const = 0;
 
   const World world;
   const std::shared_ptr<torch::nn::Module> module_owner;  // a handle of an inner model may be the last

@@ -46,7 +46,7 @@ void Gradients::show_complete() {
       if (!std::exchange(param->gradient.here, false)) continue;
       param->gradient.place = ParamGradient::Place::none;
       param->gradient.news = true;
-      if (std::exchange(param->gradient.somewhere, false)) GradientShards::show(*param);
+      if (std::exchange(param->gradient.somewhere, false)) shards_.show(*param);
     }
     for (const auto& region : unit->regions) GradientShards::forget(*region);
   }
@@ -67,7 +67,7 @@ void Gradients::show(const std::vector<int64_t>& used) {
 }
 
 void Gradients::show_now(UnitParam& param) const {
-  GradientShards::show(param);
+  shards_.show(param);
   param.gradient.news = tells;
 }
 

@@ -61,6 +61,9 @@ void Engine::keep_gathered(bool on) {
   }
   TORCH_CHECK(!on || (depth_ == 0 && task_ == -1),
               "fsdp: keep_gathered() inside a call of the model or a backward");
+  TORCH_CHECK(
+      !on || !host || !host->stepper,
+      "fsdp: keep_gathered() with AdamW::step_in_backward(), which writes parameters in every backward");
   keep_scopes_ += on ? 1 : -1;
   if (keep_scopes_ == 0 && depth_ == 0 && task_ == -1) executor_.release_all();
 }

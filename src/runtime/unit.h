@@ -37,8 +37,9 @@ struct RegionGradient {
   at::Tensor buffer;   // [total] while gradients arrive
   at::Tensor shard;    // [shard_numel] from the first reduce of a backward to its end: Note [Gradient shards]
   bool shown = false;  // slices' .grad() are its slices
-  bool summed = false;  // it holds a sum of this backward
-  at::Tensor row_sum;   // [shard_numel] what no_sync({.rows_only = true}) keeps in the row; else undefined
+  bool summed = false;                 // it holds a sum of this backward
+  std::optional<c10::Stream> made_on;  // whose memory it is, until another stream is known to use it
+  at::Tensor row_sum;  // [shard_numel] what no_sync({.rows_only = true}) keeps in the row; else undefined
   TagHandle tag;
   c10::weak_intrusive_ptr<c10::StorageImpl> last{c10::intrusive_ptr<c10::StorageImpl>()};
 };

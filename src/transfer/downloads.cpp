@@ -3,6 +3,11 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <exception>
+#include <string>
+
+#include "base/log.h"
+
 namespace fsdp::detail {
 
 namespace {
@@ -15,6 +20,14 @@ Downloads::Downloads(c10::Device device, std::shared_ptr<HostMemory> memory)
     : stream_(c10::impl::VirtualGuardImpl(device.type())
                   .getStreamFromGlobalPool(device, /*isHighPriority=*/false)),
       memory_(std::move(memory)) {}
+
+Downloads::~Downloads() {
+  try {
+    if (!in_flight_.empty()) in_flight_.back().done->synchronize();
+  } catch (const std::exception& error) {
+    log_warn(std::string("gradients on their way to host memory are dropped: ") + error.what());
+  }
+}
 
 // The memory of `from` goes back to the allocator, which gives it to the current stream again: that waits
 // until it was read.

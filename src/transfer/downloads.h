@@ -18,6 +18,11 @@ class Downloads {
  public:
   Downloads(c10::Device device, std::shared_ptr<HostMemory> memory);
 
+  // Waits: the device writes to host memory that goes.
+  ~Downloads();
+  Downloads(const Downloads&) = delete;
+  Downloads& operator=(const Downloads&) = delete;
+
   // to = from, or to += from, behind what the current stream has issued. `to` may be read after wait().
   // What is returned is reached then, if it is not added to.
   std::shared_ptr<c10::Event> start(const at::Tensor& to, const at::Tensor& from, bool adds);

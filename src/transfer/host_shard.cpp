@@ -1,8 +1,21 @@
 #include "transfer/host_shard.h"
 
+#include <exception>
+#include <string>
 #include <utility>
 
+#include "base/log.h"
+
 namespace fsdp::detail {
+
+HostShard::~HostShard() {
+  try {
+    wait_for_updates();
+    wait_for_uploads();
+  } catch (const std::exception& error) {
+    log_warn(std::string("a shard in host memory is dropped: ") + error.what());
+  }
+}
 
 const at::Tensor& HostShard::source() {
   TORCH_CHECK(!updated_,

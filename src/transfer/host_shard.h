@@ -25,6 +25,11 @@ class HostShard {
             std::shared_ptr<Promises> promises)
       : shard_(shard), copy_(copy), uploaded_(device.type()), promises_(std::move(promises)) {}
 
+  // Waits for both: for updates, and for uploads, that use it or its memory.
+  ~HostShard();
+  HostShard(const HostShard&) = delete;
+  HostShard& operator=(const HostShard&) = delete;
+
   // What is to be uploaded, in its newest state.
   const at::Tensor& source();
   // An upload was issued on `stream`.

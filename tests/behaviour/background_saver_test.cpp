@@ -66,6 +66,24 @@ TEST(GpuBackgroundSaver, HoldsTheMomentOfTheCall) {
   check_moment<torch::optim::AdamW>(AdamWOptions(1e-2), INT64_MAX, run_on_gpus);
 }
 
+TEST(BackgroundSaver, HoldsItThoughOtherMomentsAreLoaded) {
+  const TempFolder folder;
+  SlowFiles files;
+  files.milliseconds = 100;
+  run_ranks(2, [&](World& world) {
+    Training<AdamW, AdamWOptions> training(world, AdamWOptions(1e-2));
+    training.step(world, 0);
+    const StateDict other = optimizer_state_dict(training.model, training.optimizer);
+    training.step(world, 1);
+    save(folder / "now", training.run(2));
+    BackgroundSaver saver(folder / "later", {}, /*staging_bytes=*/0, files);
+    saver.save(training.run(2));
+    load_optimizer_state_dict(training.model, training.optimizer, other);
+    saver.wait();
+  });
+  EXPECT_EQ(difference(read_checkpoint(folder / "later"), read_checkpoint(folder / "now")), "");
+}
+
 TEST(BackgroundSaver, ReturnsBeforeTheDiskIsDone) {
   const TempFolder folder;
   SlowFiles files;

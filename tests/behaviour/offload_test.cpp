@@ -127,6 +127,9 @@ TEST_F(Offloaded, WhatDoesNotFitIsRefusedInWords) {
       optimizer.step_in_backward(model);
       has(refusal([&] { model.clip_grad_norm_(1.0); }), "clip_grad_norm_ with AdamW::step_in_backward()");
       has(refusal([&] { (void)model.no_sync(); }), "no_sync() with AdamW::step_in_backward()");
+      has(refusal([&] { (void)model.keep_gathered(); }), "keep_gathered() with AdamW::step_in_backward()");
+      auto other = fully_shard(world, make_learner("mlp"), offload_options(true));
+      has(refusal([&] { optimizer.step_in_backward(other); }), "Make an optimizer for each");
       GradScaler scaler(world, {.comm = kToyComm});
       has(refusal([&] { scaler.step(optimizer); }), "GradScaler with AdamW::step_in_backward()");
     }
@@ -146,6 +149,24 @@ TEST_F(Offloaded, WhatDoesNotFitIsRefusedInWords) {
       fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
       has(refusal([&] { optimizer.step_in_backward(model); }), "inside no_sync()");
     }
+    {
+      const auto kept = model.keep_gathered();
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      has(refusal([&] { optimizer.step_in_backward(model); }), "inside keep_gathered()");
+    }
+    const auto of_a_model_with = [&](const auto& change) {
+      ShardOptions changed = offload_options(true);
+      change(changed);
+      auto one = fully_shard(world, make_learner("mlp"), changed);
+      fsdp::AdamW optimizer(one.parameters(), fsdp::AdamWOptions(1e-2));
+      return refusal([&] { optimizer.step_in_backward(one); });
+    };
+    has(of_a_model_with([](ShardOptions& changed) { changed.check_gradients = true; }), "check_gradients");
+    has(of_a_model_with([](ShardOptions& changed) {
+          changed.precision.reduce = at::kBFloat16;
+          changed.precision.keep_low_precision_grads = true;
+        }),
+        "turn keep_low_precision_grads off");
     const auto options = [] {
       ShardOptions both = offload_options(true);
       both.gather_codec = cast_codec(at::kBFloat16);
@@ -204,6 +225,34 @@ TEST_F(Offloaded, StateDictsHaveWholeMoments) {
       return all;
     };
     require_same(moments(true), moments(false));
+  });
+}
+
+// A run that fits because its moments are on the host fits after it was loaded.
+TEST_F(Offloaded, LoadedMomentsLieWhereNewOnesDo) {
+  const TempFolder folder;
+  on_toy_ranks(2, [&](World& world) {
+    ShardOptions options = offload_options(false, false);
+    options.offload.optimizer = true;
+    const auto check = [](const fsdp::AdamW& optimizer) {
+      require(!optimizer.state().empty(), "it has moments");
+      for (const auto& [param, state] : optimizer.state())
+        require(static_cast<torch::optim::AdamWParamState&>(*state).exp_avg().is_cpu(), "on the device");
+    };
+    auto saved = fully_shard(world, make_learner("mlp"), options);
+    fsdp::AdamW first(saved.parameters(), fsdp::AdamWOptions(1e-2));
+    offload_loss(saved, world, 0).backward();
+    first.step();
+    check(first);
+    save(folder / "run", RunState{.model = saved, .optimizer = &first, .step = 1});
+    auto loaded = fully_shard(world, make_learner("mlp"), options);
+    fsdp::AdamW second(loaded.parameters(), fsdp::AdamWOptions(1e-2));
+    RunState run{.model = loaded, .optimizer = &second};
+    load(folder / "run", run);
+    check(second);
+    fsdp::AdamW third(loaded.parameters(), fsdp::AdamWOptions(1e-2));
+    load_optimizer_state_dict(loaded, third, optimizer_state_dict(saved, first));
+    check(third);
   });
 }
 

@@ -199,6 +199,76 @@ TEST_F(OffloadedUpdates, WhatHasNoGradientIsLeftAlone) {
   });
 }
 
+// Of which updates know nothing: it is refused whenever it comes, and nothing is lost in silence.
+TEST_F(OffloadedUpdates, APenaltyOverSlicesIsRefusedInBackward) {
+  on_toy_ranks(1, [](World& world) {
+    for (const bool last : {false, true}) {
+      auto model = fully_shard(world, make_learner("mlp"), offload_options(true, false));
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      optimizer.step_in_backward(model);
+      for (int64_t step = 0; step < 3; ++step) offload_loss(model, world, step).backward();
+      const auto penalty = [&] { return 0.1 * model.parameters().front().square().sum().to(world.device()); };
+      std::string words = "not refused";
+      try {
+        if (last) {
+          const at::Tensor first = penalty();  // its nodes are older, so they run last
+          (offload_loss(model, world, 3) + first).backward();
+        } else {
+          (offload_loss(model, world, 3) + penalty()).backward();
+        }
+      } catch (const c10::Error& error) {
+        words = error.what_without_backtrace();
+      }
+      require(words.find("a penalty over slices") != std::string::npos, words);
+      model.zero_grad();
+      offload_loss(model, world, 4).backward();
+    }
+  });
+}
+
+// An operator updates what the host's kernel does not take, and its neighbours in the unit stay as new.
+TEST_F(OffloadedUpdates, AGradientThatLiesOtherwiseIsUsed) {
+  on_toy_ranks(1, [](World& world) {
+    const auto losses = [&](bool strided) {
+      ShardOptions options = offload_options(true);
+      options.wrap = whole_model();
+      auto model = fully_shard(world, make_learner("mlp"), options);
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-1));
+      std::vector<float> all;
+      for (int64_t step = 0; step < kOffloadSteps; ++step) {
+        const at::Tensor loss = offload_loss(model, world, 0);
+        loss.backward();
+        at::Tensor& grad = model.parameters()[1].mutable_grad();
+        if (strided) grad = at::empty_strided(grad.sizes(), {2}, grad.options()).copy_(grad);
+        optimizer.step();
+        optimizer.zero_grad();
+        all.push_back(loss.item<float>());
+      }
+      return all;
+    };
+    require(losses(true) == losses(false), "the device computed with an old value");
+  });
+}
+
+// The units of an inner model keep their own promises, which end before the units do.
+TEST_F(OffloadedUpdates, AnInnerModelMayGoWithUpdatesThatArePromised) {
+  on_toy_ranks(1, [](World& world) {
+    for (int round = 0; round < 3; ++round) {
+      auto outer = std::make_shared<torch::nn::SequentialImpl>();
+      outer->push_back(std::make_shared<BigLinear>());
+      outer->push_back(std::make_shared<BigLinear>());
+      auto inner =
+          std::make_optional(fully_shard(world, outer->ptr<BigLinear>(1), offload_options(true, false)));
+      auto model = fully_shard(world, outer, offload_options(true, false));
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1.0).weight_decay(0));
+      optimizer.step_in_backward(model);
+      const at::Tensor x = at::ones({1, BigLinear::kWidth}).to(world.device());
+      for (int step = 0; step < 2; ++step) model(x).sum().backward();
+      if (round == 1) inner.reset();
+    }
+  });
+}
+
 // The copy that is uploaded is renewed in every dtype.
 TEST_F(OffloadedUpdates, CopiesInFp16AreRenewed) {
   on_toy_ranks(1, [](World& world) {

@@ -2,6 +2,7 @@
 // knows from outside only, by its allocator, guard and kernels, to the bits of the same training on the CPU.
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fsdp/recompute.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -273,6 +274,20 @@ TEST_F(OtherDeviceRanks, LeaveNothingBehind) {
       require(toy_bytes() > 0, "the model is on the device");
     }
     require(toy_bytes() == 0, std::to_string(toy_bytes()) + " bytes are left on the device");
+  });
+}
+
+// A function may find the device's tensors itself: nothing among its inputs is on that device.
+TEST_F(OtherDeviceRanks, DrawRandomNumbersOfTheirDeviceAgain) {
+  on_toy_ranks(1, [](World& world) {
+    at::Generator generator = at::globalContext().defaultGenerator(world.device());
+    std::vector<at::Tensor> drawn;
+    const auto fn = [&](const at::Tensor& x) {
+      drawn.push_back(at::rand({8}, generator));
+      return x * drawn.back();
+    };
+    recompute(fn, torch::ones({8}, torch::requires_grad())).sum().backward();
+    require(drawn.size() == 2 && drawn[0].equal(drawn[1]), "recompute() drew others");
   });
 }
 

@@ -178,6 +178,7 @@ struct RacesTwoStreams : torch::nn::Module {
     {
       const c10::StreamGuard guard(*side);
       y.copy_(two(h).square().mean());
+      device.recordDataPtrOnStream(h.storage().data_ptr(), *side);  // its backward reads it there
     }
     done.record(*side);
     const at::Tensor z = three(h).square().mean();
@@ -201,6 +202,25 @@ TEST_F(Races, NoneInAModelOfTwoStreams) {
           auto model = fully_shard(world, std::make_shared<RacesTwoStreams>(), options);
           const at::NoGradGuard no_grad;
           for (int step = 0; step < 4; ++step) model(torch::ones({3, 6}).to(world.device()));
+        });
+    });
+}
+
+TEST_F(Races, NoneInBackwardsOfTwoStreams) {
+  for (const int ranks : {1, 2})
+    on_toy_ranks(ranks, [](World& world) {
+      for (const bool offload : {false, true})
+        require_ordered(offload ? "two streams, offload" : "two streams", [&] {
+          ShardOptions options = race_options();
+          options.wrap = by_type<torch::nn::LinearImpl>();
+          options.offload.params = offload;
+          auto model = fully_shard(world, std::make_shared<RacesTwoStreams>(), options);
+          fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+          for (int step = 0; step < 4; ++step) {
+            model(torch::ones({3, 6}).to(world.device())).backward();
+            optimizer.step();
+            optimizer.zero_grad();
+          }
         });
     });
 }

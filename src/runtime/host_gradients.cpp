@@ -1,0 +1,56 @@
+// Gradient shards in host memory, and optimizers that step when these have come.
+#include <algorithm>
+
+#include "runtime/backward_stepper.h"
+#include "runtime/engine.h"
+#include "runtime/gradient_shards.h"
+
+namespace fsdp::detail {
+
+// See Note [Steps in backward].
+void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bool adds,
+                                   const Schedule* schedule) {
+  auto arrived = host_->downloads.start(region.gradient.shard, sum.to(region.gradient_type()), adds);
+  if (!host_->stepper || !region.host) return;
+  check_steps(region, adds);
+  const auto& params = region.unit->params;
+  const bool unsure = std::any_of(params.begin(), params.end(), [&](const auto& param) {
+    return &param->region() == &region && param->gradient.somewhere && !param->gradient.here;
+  });
+  if (unsure || schedule == nullptr || schedule->gathers_again(region.unit->id))
+    postponed_.emplace_back(&region, std::move(arrived));
+  else
+    step(region, std::move(arrived));
+}
+
+// Updates know of what was reduced once, and of nothing that autograd gives to slices.
+void GradientShards::check_steps(const UnitRegion& region, bool adds) {
+  TORCH_CHECK(!adds && !has_gradient(region), "fsdp: AdamW::step_in_backward(): unit '", region.unit->name(),
+              "' has gradients already: of a penalty over slices, of a backward before, or because it was "
+              "reduced before all had come. Such a model must step after its backwards.");
+}
+
+void GradientShards::step(UnitRegion& region, std::shared_ptr<c10::Event> arrived) {
+  region.unit->engine->announce_change();  // a save in the background may still read
+  host_->stepper->update(region, region.gradient.shard, std::move(arrived));
+  region.host->updated_in_cycle(true);
+  stepped_.push_back(&region);
+}
+
+void GradientShards::end_in_host_memory() {
+  if (host_ == nullptr) return;
+  if (!host_->stepper) return host_->downloads.wait();
+  for (auto& [region, arrived] : std::exchange(postponed_, {})) step(*region, std::move(arrived));
+  const std::vector<UnitRegion*> stepped = std::exchange(stepped_, {});
+  for (UnitRegion* region : stepped) {
+    region->host->updated_in_cycle(false);
+    region->unit->note_promised_write();
+    for (const auto& param : region->unit->params)
+      if (&param->region() == region) param->gradient.somewhere = false;
+    forget(*region);
+  }
+  host_->downloads.let_go();
+  for (const UnitRegion* region : stepped) check_steps(*region, false);  // a penalty may come last
+}
+
+}  // namespace fsdp::detail
