@@ -112,7 +112,7 @@ void HostAdamW::flush() {
   written_.clear();
 }
 
-void HostAdamW::promise(std::shared_ptr<c10::Event> arrived) {
+void HostAdamW::promise(const std::shared_ptr<c10::Event>& arrived) {
   const int threads = std::max(1, at::get_num_threads() - 1);  // one drives the device
   for (auto& [host, update] : updates_) {
     if (!update.copies) host->copy_is_old();

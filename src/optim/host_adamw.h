@@ -31,7 +31,7 @@ class HostAdamW {
   void flush();
   // Promises what was added, of one region in host memory, with gradients that are there when `arrived` has
   // been reached.
-  void promise(std::shared_ptr<c10::Event> arrived);
+  void promise(const std::shared_ptr<c10::Event>& arrived);
 
  private:
   struct Piece {

@@ -39,7 +39,7 @@ class InBackward final : public BackwardStepper {
         update.add(slice, gradient.narrow(0, slice.storage_offset(), slice.numel()), state, options, &region);
       }
     }
-    update.promise(std::move(arrived));
+    update.promise(arrived);
   }
 
  private:
@@ -131,9 +131,9 @@ AdamW::AdamW(AdamW&& other) noexcept
 
 AdamW& AdamW::operator=(AdamW&& other) noexcept {
   in_backward_.reset();  // with what it promised
-  torch::optim::AdamW::operator=(std::move(other));
   moments_ = other.moments_;
   in_backward_ = std::move(other.in_backward_);
+  torch::optim::AdamW::operator=(std::move(other));
   if (in_backward_) in_backward_->use(*this);
   return *this;
 }

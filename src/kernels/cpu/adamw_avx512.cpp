@@ -1,3 +1,8 @@
+// Registers that gcc's own intrinsics leave undefined on purpose.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #define FSDP_ADAMW_NAMESPACE adamw_with_avx512
 #include "kernels/cpu/adamw_impl.h"
 
