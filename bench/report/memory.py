@@ -28,7 +28,7 @@ RATIOS = {
     "vs_fsdp2": ("fsdp", "fsdp2", 1.0, 1.0),
     "operators_vs_fsdp2": ("operators", "fsdp2", math.inf, 1.0),
     "recompute_vs_fsdp2": ("recompute", "fsdp2_recompute", 1.0, 1.0),
-    "offload_vs_fsdp2": ("offload", "fsdp2_offload", 0.7, 1.0),
+    "offload_vs_fsdp2": ("offload", "fsdp2_offload", 0.5, 1.0),
     "offload_bf16_moments_vs_fsdp2": ("offload_bf16_moments", "fsdp2_offload", math.inf, 1.0),
     "offload_in_backward_vs_fsdp2": ("offload_in_backward", "fsdp2_offload", 0.5, 1.0),
 }

@@ -43,9 +43,9 @@ struct MemoryStats {
   int64_t optimizer_bytes = 0;    // moments, where memory_stats() was given the optimizer
   int64_t current_bytes = 0;      // all of the above
   int64_t host_bytes = 0;         // besides: pinned, for what Offload keeps in host memory
-  int64_t peak_bytes = 0;       // the most current_bytes without moments so far, or since reset_peak_memory()
-  int64_t step_peak_bytes = 0;  // the same since the last training step (forward and backward) began
-  int64_t saved_bytes = 0;      // unsharded parameters and gradients would need this much more
+  int64_t peak_bytes = 0;         // the most of it, moments left out, so far or since reset_peak_memory()
+  int64_t step_peak_bytes = 0;    // the same since the last training step (forward and backward) began
+  int64_t saved_bytes = 0;        // unsharded parameters and gradients would need this much more
   int64_t all_gathers = 0;
   int64_t reduce_scatters = 0;
 };

@@ -2,11 +2,14 @@
 #include <fsdp/optim.h>
 #include <fsdp/sharded_model.h>
 
+#include <exception>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "optim/adamw_state.h"
 #include "optim/host_adamw.h"
 #include "runtime/backward_stepper.h"
@@ -56,10 +59,13 @@ class StepsInBackward {
   }
   ~StepsInBackward() {
     const Model& model = model_of(engine_);
-    for (const auto& unit : model.units)
-      for (const auto& region : unit->regions)
-        if (region->host)
-          region->host->wait_for_updates();  // a unit of an inner model has that one's promises
+    try {
+      for (const auto& unit : model.units)
+        for (const auto& region : unit->regions)  // units of an inner model have that one's promises
+          if (region->host) region->host->wait_for_updates();
+    } catch (const std::exception& error) {
+      log_warn(std::string("an update of AdamW::step_in_backward() failed: ") + error.what());
+    }
     if (model.host && model.host->stepper == stepper_.lock()) model.host->stepper.reset();
   }
   StepsInBackward(const StepsInBackward&) = delete;
