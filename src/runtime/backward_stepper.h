@@ -12,8 +12,9 @@ struct UnitRegion;
 
 // Note [Steps in backward]
 // A region whose gradient is complete, and which the plan does not gather again in this cycle, is updated
-// beside the rest of the backward; others are when it ends. Slices get no .grad(). What is read of a region
-// after its update would be of the next step: that is refused, and so is a gradient that comes later.
+// beside the rest of the backward; others are when it ends, those whose gradients came in other parts than
+// planned among them. Slices get no .grad(). What is read of a region after its update would be of the next
+// step: that is refused, and so is a gradient that comes later.
 class BackwardStepper {
  public:
   virtual ~BackwardStepper() = default;

@@ -93,6 +93,7 @@ class GradientShards {
   void reduce_in_row(UnitRegion& region, const std::vector<bool>& used);
   static void keep_in_row(UnitRegion& region, const at::Tensor& sum);
   static at::Tensor take_from_row(UnitRegion& region);
+  static bool is_used(const UnitRegion& region);
   static void check_steps(const UnitRegion& region, bool adds);
   void step(UnitRegion& region, std::shared_ptr<c10::Event> arrived);
   // `schedule`: null: the backward ends.

@@ -199,8 +199,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
 // Without a plan, whatever some rank has gradients for is reduced at the end of the backward.
 void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
   leave_plan();
-  if (used.empty() && policy_.asks_ranks_every_step)
-    used = sum_over_ranks(used_here(false), "used parameters");
+  if (used.empty()) used = sum_over_ranks(used_here(false), "used parameters");
   std::vector<int64_t> fired;
   for_each_param([&](UnitParam& param) {
     fired.push_back(param.gradient.in_buffer() && !param.unit->gradient.held ? 1 : 0);

@@ -12,15 +12,28 @@ void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bo
                                    const Schedule* schedule) {
   auto arrived = host_->downloads.start(region.gradient.shard, sum.to(region.gradient_type()), adds);
   if (!host_->stepper || !region.host) return;
-  check_steps(region, adds);
+  const auto waiting = std::find_if(postponed_.begin(), postponed_.end(),
+                                    [&](const auto& one) { return one.first == &region; });
+  check_steps(region, adds && waiting == postponed_.end());
+  if (waiting != postponed_.end()) {
+    waiting->second = std::move(arrived);
+    return;
+  }
   const auto& params = region.unit->params;
   const bool unsure = std::any_of(params.begin(), params.end(), [&](const auto& param) {
     return &param->region() == &region && param->gradient.somewhere && !param->gradient.here;
   });
-  if (unsure || schedule == nullptr || schedule->gathers_again(region.unit->id))
+  if (unsure || !is_used(region) || schedule == nullptr || schedule->gathers_again(region.unit->id))
     postponed_.emplace_back(&region, std::move(arrived));
   else
     step(region, std::move(arrived));
+}
+
+bool GradientShards::is_used(const UnitRegion& region) {
+  const auto& params = region.unit->params;
+  return std::any_of(params.begin(), params.end(), [&](const auto& param) {
+    return &param->region() == &region && param->gradient.somewhere;
+  });
 }
 
 // Updates know of what was reduced once, and of nothing that autograd gives to slices.
@@ -40,7 +53,9 @@ void GradientShards::step(UnitRegion& region, std::shared_ptr<c10::Event> arrive
 void GradientShards::end_in_host_memory() {
   if (host_ == nullptr) return;
   if (!host_->stepper) return host_->downloads.wait();
-  for (auto& [region, arrived] : std::exchange(postponed_, {})) step(*region, std::move(arrived));
+  if (host_->downloads.adds()) host_->downloads.wait();  // a gradient that came in parts
+  for (auto& [region, arrived] : std::exchange(postponed_, {}))
+    if (is_used(*region)) step(*region, std::move(arrived));  // a gradient of inputs alone is no step
   const std::vector<UnitRegion*> stepped = std::exchange(stepped_, {});
   for (UnitRegion* region : stepped) {
     region->host->updated_in_cycle(false);

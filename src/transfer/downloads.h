@@ -26,6 +26,7 @@ class Downloads {
   // to = from, or to += from, behind what the current stream has issued. `to` may be read after wait().
   // What is returned is reached then, if it is not added to.
   std::shared_ptr<c10::Event> start(const at::Tensor& to, const at::Tensor& from, bool adds);
+  bool adds() const { return !sums_.empty(); }  // some wait() will
   // The host waits for all.
   void wait();
   // Streams that issued a download wait until the device's memory of all `but` the last ones was read, and

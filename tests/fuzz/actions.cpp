@@ -7,7 +7,7 @@ namespace fsdp::fuzz {
 using at::Tensor;
 
 at::ScalarType compute_type(const Program& program) {
-  constexpr at::ScalarType kTypes[] = {at::kDouble, at::kFloat, at::kBFloat16};
+  const at::ScalarType kTypes[] = {kept_type(program.net), at::kFloat, at::kBFloat16};
   return kTypes[static_cast<size_t>(program.compute)];
 }
 
@@ -31,7 +31,8 @@ Tensor input(const Program& program, size_t at, int rank, int k) {
   const auto seed =
       static_cast<uint64_t>(1000 + at * 64 + static_cast<size_t>(rank) * 8 + static_cast<size_t>(k));
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  return torch::randn({1 + static_cast<int64_t>(seed % 3), program.net.width}, generator, torch::kDouble);
+  return torch::randn({1 + static_cast<int64_t>(seed % 3), program.net.width}, generator, torch::kDouble)
+      .to(kept_type(program.net));
 }
 
 Tensor loss_of(const Tensor& y) { return (y.to(at::kDouble) - 0.3).square().mean(); }

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "fuzz/sharded.h"
+#include "fuzz/smaller.h"
 #include "support/ranks.h"
 
 namespace fsdp::fuzz {
@@ -29,24 +30,6 @@ std::string outcome(const Program& program, std::chrono::milliseconds timeout) {
   return "";
 }
 
-// Leaves out what is not needed to fail.
-Program smaller(Program program) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  for (size_t chunk = 16; chunk > 0; chunk /= 2) {
-    for (size_t i = 0; i < program.actions.size() && std::chrono::steady_clock::now() < end;) {
-      Program less = program;
-      const auto from = less.actions.begin() + static_cast<std::ptrdiff_t>(i);
-      const auto n = std::min(chunk, less.actions.size() - i);
-      less.actions.erase(from, from + static_cast<std::ptrdiff_t>(n));
-      if (!outcome(less, std::chrono::milliseconds(1500)).empty())
-        program = less;
-      else
-        i += chunk;
-    }
-  }
-  return program;
-}
-
 TEST(Fuzz, ProgramsGiveWhatThePlainLoopGives) {
   const uint64_t first = testing::seed();
   const int count = testing::repeats(60, 5000);
@@ -56,7 +39,8 @@ TEST(Fuzz, ProgramsGiveWhatThePlainLoopGives) {
     const std::string wrong = outcome(program, std::chrono::milliseconds(10000));
     if (wrong.empty()) continue;
     ++failed;
-    const Program small = smaller(program);
+    const Program small = smaller(
+        program, [](const Program& less) { return !outcome(less, std::chrono::milliseconds(1500)).empty(); });
     ADD_FAILURE() << "seed " << s << ": " << wrong
                   << "\nsmaller: " << outcome(small, std::chrono::milliseconds(3000)) << "\n"
                   << to_code(small);

@@ -82,11 +82,13 @@ at::Tensor ModelImpl::forward(const at::Tensor& x, Way way) {
   return out(h);
 }
 
+at::ScalarType kept_type(const Net& net) { return net.single ? at::kFloat : at::kDouble; }
+
 std::shared_ptr<ModelImpl> make_model(const Net& net) {
   const testing::SeededHere seeded(11);
   auto model = std::make_shared<ModelImpl>(net);
   for (auto& param : parameters_of(*model))
-    if (param.is_floating_point()) param.set_data(param.to(torch::kDouble));
+    if (param.is_floating_point()) param.set_data(param.to(kept_type(net)));
   if (net.frozen) model->blocks[0]->up->weight.set_requires_grad(false);
   return model;
 }

@@ -52,7 +52,9 @@ struct ModelImpl : torch::nn::Module {
   Extra extra{nullptr};
 };
 
-// The same values every time, in fp64.
+// Of its real parameters.
+at::ScalarType kept_type(const Net& net);
+// The same values every time.
 std::shared_ptr<ModelImpl> make_model(const Net& net);
 // Whole parameters in order of definition, tied ones once.
 std::vector<at::Tensor> parameters_of(ModelImpl& model);

@@ -33,6 +33,10 @@ class Plain {
     record_ = {};
     record_.seen.resize(static_cast<size_t>(program_.ranks));
     act(program_.actions[at]);
+    if (program_.in_backward && goes_backward(program_.actions[at])) {
+      step();
+      forget();
+    }
     for (const Tensor& m : masters_) {
       record_.grads.push_back(m.grad().defined() ? m.grad().clone() : Tensor());
       record_.weights.push_back(m.detach().clone());
@@ -192,6 +196,13 @@ void Plain::act(const Action& action) {
         (g.square().mean() + loss_of(y)).backward();
       });
       return trainer_.reduce();
+    case Do::inputs_alone:
+      for (int r = 0; r < program_.ranks; ++r) {
+        const Tensor x = input(program_, at_, r, 0).requires_grad_();
+        const Tensor y = model_->forward(x.to(compute_type(program_)), {});
+        see(r, torch::autograd::grad({y.sum()}, {x})[0]);
+      }
+      return trainer_.reduce();  // what was kept back
     case Do::write_between:
       evaluate(0);
       change_all(0.97);

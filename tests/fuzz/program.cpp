@@ -54,6 +54,7 @@ constexpr std::array kNames = {"backward",
                                "use_pointer",
                                "retain_graph",
                                "input_gradients",
+                               "inputs_alone",
                                "fail_forward",
                                "fail_backward",
                                "train_off_and_on",
@@ -77,6 +78,30 @@ class Dice {
  private:
   std::mt19937_64 engine_;
 };
+
+// What AdamW::step_in_backward() does not refuse, and what does not go back to a graph from before a step.
+bool fits_steps_in_backward(Do what) {
+  switch (what) {
+    case Do::two_backwards:
+    case Do::kept_back:
+    case Do::kept_back_block:
+    case Do::kept_in_row:
+    case Do::kept_gathered:
+    case Do::told:
+    case Do::clip_norm:
+    case Do::clip_infinity:
+    case Do::clip_value:
+    case Do::penalty:
+    case Do::penalty_first:
+    case Do::penalty_last:
+    case Do::penalty_kept_back:
+    case Do::retain_graph:
+    case Do::fail_backward:
+      return false;
+    default:
+      return true;
+  }
+}
 
 Kind choose_kind(Dice& dice, int ranks) {
   const Kind kind = dice.any<Kind>();
@@ -120,10 +145,16 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   if (other_device && dice.one_in(2)) p.offload = 1 + dice.below(7);
   // LibTorch's optimizers, and penalties over slices, want gradients where parameters are.
   if ((p.offload & 1) == 0) p.offload &= 4;
+  // The host's AdamW is for fp32; what follows it is another program than in fp64.
+  p.net.single = p.offload != 0 && dice.one_in(2);
+  p.in_backward = p.net.single && (p.offload & 1) != 0 && dice.one_in(2);
+  if (p.net.single && !dice.one_in(4)) p.optimizer = Optimizer::fused_adamw;
+  if (p.in_backward) p.optimizer = Optimizer::fused_adamw;
   for (int i = 0; i < actions; ++i) {
     // A plain step of training is what most programs do most of the time: it lets plans be made and followed.
     Do what = dice.one_in(3) ? Do::backward : dice.any<Do>();
     if (other_device && what == Do::look_on_host) what = Do::look;
+    if (p.in_backward && !fits_steps_in_backward(what)) what = Do::backward;
     p.actions.push_back({what, dice.below(12), dice.below(12)});
     if (what == Do::backward && dice.one_in(2)) {
       p.actions.push_back({Do::step});
@@ -131,6 +162,23 @@ Program generate(uint64_t seed, int actions, bool other_device) {
     }
   }
   return p;
+}
+
+bool goes_backward(const Action& action) {
+  switch (action.what) {
+    case Do::backward:
+    case Do::joint_backward:
+    case Do::evaluate_between:
+    case Do::drop_block:
+    case Do::gates:
+    case Do::gate_in_one_of_two:
+    case Do::input_gradients:
+      return true;
+    case Do::by_hand:
+      return action.a % 4 != 0;
+    default:
+      return false;
+  }
 }
 
 bool holds_blocks(const Program& program) {
@@ -143,14 +191,14 @@ std::string to_code(const Program& p) {
   out << "Program{.ranks = " << p.ranks << ",\n  .net = {.width = " << p.net.width
       << ", .blocks = " << p.net.blocks << ", .tied = " << flag(p.net.tied)
       << ", .complex = " << flag(p.net.complex) << ", .integer = " << flag(p.net.integer)
-      << ", .frozen = " << flag(p.net.frozen) << "},\n  .wrap = Wrap(" << static_cast<int>(p.wrap)
-      << "), .kind = Kind(" << static_cast<int>(p.kind) << "), .compute = Compute("
-      << static_cast<int>(p.compute) << "), .optimizer = Optimizer(" << static_cast<int>(p.optimizer)
-      << "),\n  .share = " << flag(p.share) << ", .inner = " << flag(p.inner)
+      << ", .single = " << flag(p.net.single) << ", .frozen = " << flag(p.net.frozen) << "},\n  .wrap = Wrap("
+      << static_cast<int>(p.wrap) << "), .kind = Kind(" << static_cast<int>(p.kind)
+      << "), .compute = Compute(" << static_cast<int>(p.compute) << "), .optimizer = Optimizer("
+      << static_cast<int>(p.optimizer) << "),\n  .share = " << flag(p.share) << ", .inner = " << flag(p.inner)
       << ", .codec = " << flag(p.codec) << ", .slots = " << p.slots << ", .replicate = " << p.replicate
       << ", .prefetch = " << p.prefetch << ", .ahead = " << p.ahead << ", .again = " << flag(p.again)
       << ", .casts = " << flag(p.casts) << ", .lists = " << p.lists << ", .divide = " << p.divide
-      << ", .offload = " << p.offload << ",\n  .actions = {";
+      << ", .offload = " << p.offload << ", .in_backward = " << flag(p.in_backward) << ",\n  .actions = {";
   for (const Action& one : p.actions)
     out << "\n    {Do::" << name_of(one.what) << ", " << one.a << ", " << one.b << "},";
   out << "}}";

@@ -59,6 +59,7 @@ enum class Do : uint8_t {
   use_pointer,         // run(): a kernel reads a parameter by pointer, in use()
   retain_graph,        // two backwards through one graph
   input_gradients,     // a penalty on the gradient of the input
+  inputs_alone,        // the gradient of the input, and no backward
   fail_forward,        // it throws on all ranks
   fail_backward,       // it throws on all ranks
   train_off_and_on,    // eval(), evaluate, train()
@@ -87,6 +88,7 @@ struct Net {
   bool tied = false;     // first and last layer share their weight
   bool complex = false;  // has a complex parameter
   bool integer = false;  // has an int64 parameter
+  bool single = false;   // in fp32; else in fp64
   bool frozen = false;   // the first block's `up` starts frozen
 };
 
@@ -97,24 +99,28 @@ struct Program {
   Kind kind = Kind::full_shard;
   Compute compute = Compute::as_kept;
   Optimizer optimizer = Optimizer::sgd;
-  bool share = true;   // shards
-  bool inner = false;  // the second block is sharded before the model
-  bool codec = false;  // one that loses nothing
-  int slots = 2;       // limit_all_gathers
-  int replicate = 0;   // replicate_below
-  int prefetch = 0;    // backward_prefetch
-  int ahead = -1;      // forward_prefetch; -1: not set
-  bool again = false;  // some blocks are computed again in backward
-  bool casts = false;  // cast_unit_inputs
-  int lists = 0;       // seeds prefetch lists of units; 0: none
-  int divide = 0;      // gradient_divide_factor; 0: not set
-  int offload = 0;     // off the CPU: bits for parameters, gradients, optimizer
+  bool share = true;         // shards
+  bool inner = false;        // the second block is sharded before the model
+  bool codec = false;        // one that loses nothing
+  int slots = 2;             // limit_all_gathers
+  int replicate = 0;         // replicate_below
+  int prefetch = 0;          // backward_prefetch
+  int ahead = -1;            // forward_prefetch; -1: not set
+  bool again = false;        // some blocks are computed again in backward
+  bool casts = false;        // cast_unit_inputs
+  int lists = 0;             // seeds prefetch lists of units; 0: none
+  int divide = 0;            // gradient_divide_factor; 0: not set
+  int offload = 0;           // off the CPU: bits for parameters, gradients, optimizer
+  bool in_backward = false;  // with offload: AdamW::step_in_backward()
   std::vector<Action> actions;
 };
 
 // The program of a seed. `other_device`: ranks use the same parameters, and nothing that the toy device
 // lacks.
 Program generate(uint64_t seed, int actions, bool other_device);
+
+// Whether a step follows in a program with `in_backward`: it has gone backward.
+bool goes_backward(const Action& action);
 
 // Whether no_sync() of a block is that of its parameters alone: units hold those of one block.
 bool holds_blocks(const Program& program);
