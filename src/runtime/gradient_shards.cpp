@@ -212,19 +212,19 @@ void GradientShards::reduce_across(const Unit& unit) {
   }
 }
 
-void GradientShards::settle(const Unit& unit, const Schedule& schedule) {
+void GradientShards::settle(const Unit& unit, const Schedule* schedule) {
   for (Pending& pending : pending_)
     if (pending.region->unit == &unit) finish(pending, schedule);
   std::erase_if(pending_, [&](const Pending& pending) { return pending.region->unit == &unit; });
 }
 
-void GradientShards::finish(Pending& pending, const Schedule& schedule) {
+void GradientShards::finish(Pending& pending, const Schedule* schedule) {
   pending.work.wait();
   if (pending.result.defined()) hand_over(pending.made_on, pending.result.storage().data_ptr());
   if (pending.stays_in_row)
     keep_in_row(*pending.region, pending.result);
   else
-    arrive(*pending.region, pending.result, &schedule);
+    arrive(*pending.region, pending.result, schedule);
 }
 
 // `sum`: over all ranks; undefined: it is in the gradient shard.

@@ -50,7 +50,7 @@ class GradientShards {
   void reduce_across(const Unit& unit);
   // What was reduced arrives in the shards. An optimizer that steps in backward asks `schedule` whether the
   // unit is gathered once more in this cycle, and must not change before.
-  void settle(const Unit& unit, const Schedule& schedule);
+  void settle(const Unit& unit, const Schedule* schedule);
   // no_sync() keeps the region's sums in the row of the mesh.
   bool stays_in_row(const UnitRegion& region) const { return held_in_row && region.reduce_path->crosses(); }
   // The backward ends: what was kept in rows of units that it did not reduce is summed over the rows.
@@ -88,7 +88,7 @@ class GradientShards {
   std::optional<c10::Stream> current_stream(c10::Device device) const;
   void hand_over(std::optional<c10::Stream>& made_on, const c10::DataPtr& memory) const;
   at::Tensor fresh_shard(const UnitRegion& region) const;
-  void finish(Pending& pending, const Schedule& schedule);
+  void finish(Pending& pending, const Schedule* schedule);
   void arrive(UnitRegion& region, const at::Tensor& sum, const Schedule* schedule);
   void reduce_in_row(UnitRegion& region, const std::vector<bool>& used);
   static void keep_in_row(UnitRegion& region, const at::Tensor& sum);

@@ -125,7 +125,7 @@ void Gradients::obey_and_record(const std::vector<Instruction>& steps) {
   }
 }
 
-void Gradients::obey(const Instruction& step) {
+void Gradients::obey(const Instruction& step, bool at_end) {
   if (alone() || !sync) return;
   const Quiet quiet;
   Unit& unit = *units_[static_cast<size_t>(step.unit)];
@@ -140,8 +140,8 @@ void Gradients::obey(const Instruction& step) {
       shards_.reduce_across(unit);
       break;
     case Action::settle:
-      shards_.settle(unit, schedule_);
-      show_settled(unit);
+      shards_.settle(unit, at_end ? nullptr : &schedule_);
+      if (!at_end) show_settled(unit);
       break;
     default:
       break;
@@ -177,7 +177,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
     if (planned->steps[i].action == Action::agree)
       surprised = anyone_surprised(used);
     else
-      obey(planned->steps[i]);
+      obey(planned->steps[i], /*at_end=*/true);
   }
   if (surprised) schedule_.leave_plan_at_agreement();
   if (surprised || planned == nullptr) reduce_what_is_left(used);

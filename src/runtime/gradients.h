@@ -42,7 +42,8 @@ class Gradients {
   // The model goes on to another unit: gradients that wait to be cast do not wait longer.
   void go_on();
   // Carries out one instruction.
-  void obey(const Instruction& step);
+  // `at_end` of a backward all that settles is shown together, when it is known that nothing else comes.
+  void obey(const Instruction& step, bool at_end = false);
   // The cycle goes over to another plan, in which `open` buffers are.
   void change_over(const std::vector<Place>& open);
   // What go_on() leaves to be done where there is no plan.

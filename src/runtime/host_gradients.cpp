@@ -23,7 +23,9 @@ void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bo
   const bool unsure = std::any_of(params.begin(), params.end(), [&](const auto& param) {
     return &param->region() == &region && param->gradient.somewhere && !param->gradient.here;
   });
-  if (unsure || !is_used(region) || schedule == nullptr || schedule->gathers_again(region.unit->id))
+  const UnitId unit = region.unit->id;
+  if (unsure || !is_used(region) || schedule == nullptr || schedule->gathers_again(unit) ||
+      schedule->needs_again(unit))
     postponed_.emplace_back(&region, std::move(arrived));
   else
     step(region, std::move(arrived));

@@ -78,6 +78,18 @@ std::vector<Program> once_failed() {
        .offload = 1,
        .in_backward = true,
        .actions = {{Do::loop_inside, 3, 3}, {Do::backward, 11, 8}}},
+      // So were those of two forwards, of which now the one and now the other is recomputed.
+      {.ranks = 2,
+       .net = {.width = 4, .blocks = 1, .single = true},
+       .wrap = Wrap::cut,
+       .optimizer = Optimizer::fused_adamw,
+       .slots = 0,
+       .again = true,
+       .casts = true,
+       .lists = 856,
+       .offload = 1,
+       .in_backward = true,
+       .actions = {{Do::gate_in_one_of_two, 2, 2}, {Do::gate_in_one_of_two, 6, 11}}},
   };
 }
 
