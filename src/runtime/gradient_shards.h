@@ -49,7 +49,7 @@ class GradientShards {
   // The row's sum is waited for, and summed over the rows of the mesh.
   void reduce_across(const Unit& unit);
   // What was reduced arrives in the shards. An optimizer that steps in backward asks `schedule` whether the
-  // unit is gathered once more in this cycle, and must not change before.
+  // unit is used once more in this cycle, and must not change before. `schedule`: null: the backward ends.
   void settle(const Unit& unit, const Schedule* schedule);
   // no_sync() keeps the region's sums in the row of the mesh.
   bool stays_in_row(const UnitRegion& region) const { return held_in_row && region.reduce_path->crosses(); }
