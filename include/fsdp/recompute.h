@@ -54,7 +54,7 @@ Result from_list(std::vector<at::Tensor> values) {
 //
 // `fn` is copied, and called from backward: what it captures by reference must live until then. It must
 // compute the same from the same inputs. Tensors that need gradients and are no parameters must be inputs:
-// backward throws c10::Error where `fn` captured one. Also for backward(create_graph = true).
+// backward throws c10::Error where `fn` captured one, with create_graph = true, and to given inputs.
 template <class Fn, class... Inputs>
 requires(std::is_convertible_v<const Inputs&, const at::Tensor&>&&...) auto recompute(
     const RecomputeOptions& options, Fn fn, const Inputs&... inputs) {

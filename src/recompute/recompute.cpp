@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
@@ -54,6 +55,20 @@ std::vector<c10::Device> devices_of(const TensorVector& tensors) {
     if (hooks.hasPrimaryContext(current.index())) add(current);  // else nothing was computed there
   }
   return devices;
+}
+
+// Note [What a backward asks for]
+// autograd::grad() and backward(inputs) want gradients of some tensors alone: then no parameter may get one
+// from the backward inside. What grad() wants comes out by the inputs. What backward(inputs) wants may be a
+// parameter of `fn`, which autograd does not find behind this node: that is refused.
+bool asks_for_some() {
+  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr || wanted->empty()) return false;
+  TORCH_CHECK(std::any_of(wanted->begin(), wanted->end(),
+                          [](const auto& one) { return one.second.captures_ != nullptr; }),
+              "fsdp: recompute() inside a backward to given inputs: parameters of the function would be left "
+              "out. Call backward() without them, or torch::autograd::grad() for gradients of its inputs");
+  return true;
 }
 
 // Nodes that `roots` lead to and that this thread did not make since `first`, other than those of leaves.
@@ -105,9 +120,8 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
       inputs[i] = kept->homes[i].is_cpu() ? inputs[i].detach() : inputs[i].to(kept->homes[i], true);
       inputs[i].set_requires_grad(wanted);
     }
-    run_backward(*kept, inputs, std::move(grads));
     TensorVector result(2);  // of what is kept, and of the node's own input
-    for (const at::Tensor& input : inputs) result.push_back(input.defined() ? input.grad() : input);
+    for (at::Tensor& grad : run_backward(*kept, inputs, std::move(grads))) result.push_back(std::move(grad));
     return result;
   }
 
@@ -118,7 +132,9 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
     return host.copy_(tensor.detach(), /*non_blocking=*/true);
   }
 
-  static void run_backward(const Kept& kept, const TensorVector& inputs, TensorVector grads) {
+  // Returns the gradients of `inputs`.
+  static TensorVector run_backward(const Kept& kept, const TensorVector& inputs, TensorVector grads) {
+    const bool inputs_alone = asks_for_some();
     const uint64_t first = at::sequence_number::peek();
     TensorVector outputs;
     {
@@ -137,11 +153,26 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
       roots.push_back(outputs[i]);
       roots_grads.push_back(std::move(grads[i]));
     }
-    if (roots.empty()) return;
+    TensorVector result(inputs.size());
+    if (roots.empty()) return result;
     TORCH_CHECK(!leads_outside(roots, first),
                 "fsdp: recompute(): the function captured a tensor that was computed outside of it and needs "
                 "gradients. Pass it as an input: recompute(fn, x, that_tensor)");
-    torch::autograd::backward(roots, roots_grads);
+    if (!inputs_alone) {
+      torch::autograd::backward(roots, roots_grads);
+      for (size_t i = 0; i < inputs.size(); ++i)
+        if (inputs[i].defined()) result[i] = inputs[i].grad();
+      return result;
+    }
+    TensorVector wanted;
+    for (const at::Tensor& input : inputs)
+      if (input.defined() && input.requires_grad()) wanted.push_back(input);
+    if (wanted.empty()) return result;
+    TensorVector got = torch::autograd::grad(roots, wanted, roots_grads, /*retain_graph=*/false,
+                                             /*create_graph=*/false, /*allow_unused=*/true);
+    for (size_t i = 0, next = 0; i < inputs.size(); ++i)
+      if (inputs[i].defined() && inputs[i].requires_grad()) result[i] = std::move(got[next++]);
+    return result;
   }
 };
 

@@ -199,7 +199,8 @@ void Plain::act(const Action& action) {
     case Do::inputs_alone:
       for (int r = 0; r < program_.ranks; ++r) {
         const Tensor x = input(program_, at_, r, 0).requires_grad_();
-        const Tensor y = model_->forward(x.to(compute_type(program_)), {});
+        const Tensor y =
+            model_->forward(x.to(compute_type(program_)), way_of(program_, action, r, 0, other_device_));
         see(r, torch::autograd::grad({y.sum()}, {x})[0]);
       }
       return trainer_.reduce();  // what was kept back

@@ -134,7 +134,7 @@ void Run::act(const Action& action) {
     }
     case Do::inputs_alone: {
       const Tensor x = input_of(0).requires_grad_();
-      return see(torch::autograd::grad({model_(x, Way{}).sum()}, {x})[0]);
+      return see(torch::autograd::grad({model_(x, way(0)).sum()}, {x})[0]);
     }
     case Do::write_between:
       return write_between();

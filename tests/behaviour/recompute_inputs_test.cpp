@@ -1,0 +1,79 @@
+// Promise: recompute() gives the gradients that were asked for, and no others.
+#include <fsdp/recompute.h>
+#include <gmock/gmock.h>
+
+#include "behaviour/small_net.h"
+
+namespace fsdp::testing {
+namespace {
+
+using at::Tensor;
+using ::testing::HasSubstr;
+
+Tensor recomputed(NetImpl& net, const Tensor& x, bool nested) {
+  Tensor h = net.in(x);
+  for (Block& block : net.blocks) {
+    const auto run = [block](const Tensor& in) mutable { return block(in); };
+    h = nested ? recompute([run](const Tensor& in) { return recompute(run, in) * 1.0; }, h)
+               : recompute(run, h);
+  }
+  return net.out(h);
+}
+
+Tensor plain(NetImpl& net, const Tensor& x) {
+  Tensor h = net.in(x);
+  for (Block& block : net.blocks) h = block(h);
+  return net.out(h);
+}
+
+Tensor some_input() { return torch::linspace(-1, 1, 24).view({4, 6}).set_requires_grad(true); }
+
+TEST(RecomputeInputs, GradientsOfInputsAloneLeaveParametersAlone) {
+  for (const bool nested : {false, true}) {
+    const auto net = make_same_net();
+    const Tensor x = some_input();
+    const Tensor wanted = torch::autograd::grad({plain(*net, x).sum()}, {x})[0];
+    const Tensor got = torch::autograd::grad({recomputed(*net, x, nested).sum()}, {x})[0];
+    EXPECT_TRUE(got.equal(wanted));
+    for (const auto& param : net->named_parameters())
+      EXPECT_FALSE(param.value().grad().defined()) << param.key();
+    EXPECT_FALSE(x.grad().defined());
+  }
+}
+
+TEST(RecomputeInputs, AlsoInAShardedModelBetweenItsSteps) {
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [](World& world) {
+      auto model = fully_shard(world, make_same_net(), sharded_by(by_type<BlockImpl>()));
+      for (int step = 0; step < 3; ++step) {
+        loss_of(model.run([&](NetImpl& net) { return recomputed(net, some_input(), false); })).backward();
+        std::vector<Tensor> before;
+        for (const Tensor& slice : model.parameters()) before.push_back(slice.grad().clone());
+        const Tensor x = some_input();
+        const Tensor y = model.run([&](NetImpl& net) { return recomputed(net, x, false); });
+        const Tensor got = torch::autograd::grad({y.sum()}, {x})[0];
+        const Tensor wanted =
+            torch::autograd::grad({model.run([&](NetImpl& net) { return plain(net, x); }).sum()}, {x})[0];
+        require(got.equal(wanted), "gradients of the input");
+        for (size_t i = 0; i < before.size(); ++i)
+          require(model.parameters()[i].grad().equal(before[i]), "gradients are as they were");
+        model.zero_grad();
+      }
+    });
+}
+
+TEST(RecomputeInputs, ABackwardToGivenInputsIsRefused) {
+  const auto net = make_same_net();
+  const Tensor x = some_input();
+  const Tensor loss = recomputed(*net, x, false).sum();
+  try {
+    torch::autograd::backward({loss}, {}, /*retain_graph=*/false, /*create_graph=*/false, {x});
+    FAIL() << "not refused";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("inside a backward to given inputs"));
+  }
+  EXPECT_FALSE(net->in->weight.grad().defined());
+}
+
+}  // namespace
+}  // namespace fsdp::testing
