@@ -75,7 +75,8 @@ at::Tensor ModelImpl::forward(const at::Tensor& x, Way way) {
     const auto block = [block = blocks[i], gate](const at::Tensor& in) {
       return block.ptr()->forward(in, gate);
     };
-    h = ((way.again >> i) & 1U) != 0 ? recompute(block, h) : block(h);
+    const RecomputeOptions options{.offload_inputs = ((way.again >> (i + 1)) & 1U) != 0};
+    h = ((way.again >> i) & 1U) != 0 ? recompute(options, block, h) : block(h);
   }
   h = extra(h);
   if (way.fail_at == -2) h = Breaks::apply(h);

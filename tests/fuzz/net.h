@@ -40,7 +40,7 @@ struct Way {
   int skip = -1;       // block that is left out
   unsigned gates = 0;  // bit i: block i uses its gate
   int fail_at = -1;    // block before which it throws; -2: backward throws
-  unsigned again = 0;  // bit i: block i is computed again in backward
+  unsigned again = 0;  // bit i: block i is computed again in backward; bit i + 1: its input waits on the host
 };
 
 struct ModelImpl : torch::nn::Module {

@@ -38,7 +38,7 @@ WrapPolicy policy_of(const Program& program) {
   }
 }
 
-// Blocks that a unit gathers when it is used: any, in any order.
+// Blocks that a unit gathers when it is used: any, in any order. And whether it is kept after forward.
 UnitOptions lists_of(const Program& program, const std::string& unit) {
   std::mt19937_64 dice(static_cast<uint64_t>(program.lists) * 31 + std::hash<std::string>()(unit));
   const auto draw = [&]() -> std::optional<std::vector<std::string>> {
@@ -51,6 +51,7 @@ UnitOptions lists_of(const Program& program, const std::string& unit) {
   UnitOptions own;
   own.forward_prefetch = draw();
   own.backward_prefetch = draw();
+  if (program.lists % 2 == 0 && dice() % 2 == 0) own.reshard_after_forward = dice() % 2 == 0;
   return own;
 }
 
@@ -76,6 +77,7 @@ ShardOptions options_of(const Program& program, const CommOptions& comm) {
   if (program.lists > 0 && program.wrap == Wrap::blocks && !program.inner)
     options.unit = [&program](const std::string& unit) { return lists_of(program, unit); };
   options.cast_unit_inputs = program.casts;
+  options.check_gradients = program.checks;
   if (program.divide > 0) options.gradient_divide_factor = program.divide;
   options.offload = {.params = (program.offload & 1) != 0,
                      .gradients = (program.offload & 2) != 0,

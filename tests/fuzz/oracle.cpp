@@ -204,6 +204,15 @@ void Plain::act(const Action& action) {
         see(r, torch::autograd::grad({y.sum()}, {x})[0]);
       }
       return trainer_.reduce();  // what was kept back
+    case Do::given_alone:
+      each_rank([&](int r) {
+        const Tensor x = input(program_, at_, r, 0).requires_grad_();
+        const Tensor& given = action.a % 2 == 0 ? x : model_->in->weight;
+        const Tensor y = model_->forward(x.to(compute_type(program_)), {});
+        torch::autograd::backward({loss_of(y)}, {}, false, false, {given});
+        if (action.a % 2 == 0) see(r, x.grad());
+      });
+      return trainer_.reduce();
     case Do::write_between:
       evaluate(0);
       change_all(0.97);

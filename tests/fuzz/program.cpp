@@ -55,6 +55,7 @@ constexpr std::array kNames = {"backward",
                                "retain_graph",
                                "input_gradients",
                                "inputs_alone",
+                               "given_alone",
                                "fail_forward",
                                "fail_backward",
                                "train_off_and_on",
@@ -142,6 +143,7 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   p.casts = dice.one_in(4);
   p.lists = dice.one_in(4) ? 1 + dice.below(1000) : 0;
   p.divide = dice.one_in(6) ? 1 + dice.below(5) : 0;
+  p.checks = dice.one_in(6);
   if (other_device && dice.one_in(2)) p.offload = 1 + dice.below(7);
   // LibTorch's optimizers, and penalties over slices, want gradients where parameters are.
   if ((p.offload & 1) == 0) p.offload &= 4;
@@ -149,7 +151,10 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   p.net.single = p.offload != 0 && dice.one_in(2);
   p.in_backward = p.net.single && (p.offload & 1) != 0 && dice.one_in(2);
   if (p.net.single && !dice.one_in(4)) p.optimizer = Optimizer::fused_adamw;
-  if (p.in_backward) p.optimizer = Optimizer::fused_adamw;
+  if (p.in_backward) {
+    p.optimizer = Optimizer::fused_adamw;
+    p.checks = false;
+  }
   for (int i = 0; i < actions; ++i) {
     // A plain step of training is what most programs do most of the time: it lets plans be made and followed.
     Do what = dice.one_in(3) ? Do::backward : dice.any<Do>();
@@ -176,6 +181,8 @@ bool goes_backward(const Action& action) {
       return true;
     case Do::by_hand:
       return action.a % 4 != 0;
+    case Do::given_alone:
+      return action.a % 2 == 1;
     default:
       return false;
   }
@@ -198,7 +205,8 @@ std::string to_code(const Program& p) {
       << ", .codec = " << flag(p.codec) << ", .slots = " << p.slots << ", .replicate = " << p.replicate
       << ", .prefetch = " << p.prefetch << ", .ahead = " << p.ahead << ", .again = " << flag(p.again)
       << ", .casts = " << flag(p.casts) << ", .lists = " << p.lists << ", .divide = " << p.divide
-      << ", .offload = " << p.offload << ", .in_backward = " << flag(p.in_backward) << ",\n  .actions = {";
+      << ", .checks = " << flag(p.checks) << ", .offload = " << p.offload
+      << ", .in_backward = " << flag(p.in_backward) << ",\n  .actions = {";
   for (const Action& one : p.actions)
     out << "\n    {Do::" << name_of(one.what) << ", " << one.a << ", " << one.b << "},";
   out << "}}";

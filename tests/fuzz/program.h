@@ -60,6 +60,7 @@ enum class Do : uint8_t {
   retain_graph,        // two backwards through one graph
   input_gradients,     // a penalty on the gradient of the input
   inputs_alone,        // the gradient of the input, and no backward
+  given_alone,         // a backward to the input, or to one parameter
   fail_forward,        // it throws on all ranks
   fail_backward,       // it throws on all ranks
   train_off_and_on,    // eval(), evaluate, train()
@@ -108,8 +109,9 @@ struct Program {
   int ahead = -1;            // forward_prefetch; -1: not set
   bool again = false;        // some blocks are computed again in backward
   bool casts = false;        // cast_unit_inputs
-  int lists = 0;             // seeds prefetch lists of units; 0: none
+  int lists = 0;             // seeds prefetch lists of units, and whether they reshard; 0: none
   int divide = 0;            // gradient_divide_factor; 0: not set
+  bool checks = false;       // check_gradients
   int offload = 0;           // off the CPU: bits for parameters, gradients, optimizer
   bool in_backward = false;  // with offload: AdamW::step_in_backward()
   std::vector<Action> actions;

@@ -136,6 +136,12 @@ void Run::act(const Action& action) {
       const Tensor x = input_of(0).requires_grad_();
       return see(torch::autograd::grad({model_(x, way(0)).sum()}, {x})[0]);
     }
+    case Do::given_alone: {
+      const Tensor x = input_of(0).requires_grad_();
+      const Tensor& given = action.a % 2 == 0 ? x : module_->in->weight;
+      torch::autograd::backward({loss_of(model_(x, Way{}))}, {}, false, false, {given});
+      return action.a % 2 == 0 ? see(x.grad()) : void();
+    }
     case Do::write_between:
       return write_between();
     case Do::loop_inside:
@@ -161,6 +167,9 @@ void Run::act(const Action& action) {
     case Do::insight:
       model_.memory_stats();
       model_.unit_counts();
+      model_.record_memory(action.a % 2 == 0);
+      model_.memory_timeline();
+      model_.on_transition([this](const UnitTransition&) { ++transitions_; });
       TORCH_CHECK(!model_.describe().empty());
       return;
     case Do::save_and_load:

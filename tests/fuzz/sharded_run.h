@@ -100,6 +100,7 @@ class Run {
   Saves saves_;
   std::vector<at::Tensor> kept_, copies_;  // gradients the program holds, and what they were then
   size_t at_ = 0;
+  int64_t transitions_ = 0;
 };
 
 }  // namespace fsdp::fuzz
