@@ -233,6 +233,7 @@ void BackgroundSaver::save(const RunState& run) {
     detail::sync_buffers(model.module, model.mesh.all, BufferSync::average);
   state_->save = std::make_shared<detail::BackgroundSave>(state_->files, state_->folder, run, model,
                                                           state_->options, state_->staging);
+  model.announce_change();  // another saver copies first: there is one to wait for
   model.before_change = [save = std::weak_ptr(state_->save), stats = &state_->stats] {
     const auto begun = detail::Clock::now();
     const auto one = save.lock();

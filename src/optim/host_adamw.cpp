@@ -56,9 +56,11 @@ void watch_moment(UnitRegion& region, at::Tensor& moment) {
 
 }  // namespace
 
-void HostAdamW::add(const at::Tensor& param, const at::Tensor& grad, torch::optim::AdamWParamState& state,
+void HostAdamW::add(const at::Tensor& param, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
                     const torch::optim::AdamWOptions& options, UnitRegion* region) {
   HostShard* host = region != nullptr ? region->host.get() : nullptr;
+  // Whoever writes to one of ours waits for the update. Others a program may write to at once.
+  const at::Tensor grad = host == nullptr || tag_of(gradient) != nullptr ? gradient : gradient.clone();
   if (host != nullptr) {
     host->wait_for_updates();
     watch_moment(*region, state.exp_avg());

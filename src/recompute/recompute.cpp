@@ -71,6 +71,13 @@ bool asks_for_some() {
   return true;
 }
 
+std::vector<int64_t> versions_of(const TensorVector& tensors) {
+  std::vector<int64_t> versions;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined() && !tensor.is_inference()) versions.push_back(tensor._version());
+  return versions;
+}
+
 // Nodes that `roots` lead to and that this thread did not make since `first`, other than those of leaves.
 bool leads_outside(const TensorVector& roots, uint64_t first) {
   const uint64_t thread = at::RecordFunction::currentThreadId();
@@ -102,8 +109,14 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
         kept->homes[i] = inputs[i].device();
         saved[i] = to_host(inputs[i]);
       }
+    const std::vector<int64_t> versions = versions_of(inputs);
+    const NoAutocastCache no_cache;
     const TensorVector outputs = kept->fn(inputs);
+    TORCH_CHECK(versions_of(inputs) == versions,
+                "fsdp: recompute(): the function wrote to one of its inputs, and would do so again in "
+                "backward. Write to a copy: x = x.clone()");
     ctx->save_for_backward(std::move(saved));
+    ctx->set_materialize_grads(false);  // what nobody used has no gradient, and gives none
     ctx->saved_data["kept"] = torch::IValue::make_capsule(std::move(kept));
     return outputs;
   }

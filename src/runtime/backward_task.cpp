@@ -31,6 +31,7 @@ void Engine::enter_task() {
   const auto alive = std::make_shared<bool>(true);
   task_alive_ = alive;
   backward_seen_ = true;
+  gradients_.begin_task(graph_stays());
   state_ = TrainingState::forward_backward;
   notice_writes();
   follow_scopes(/*between_tasks=*/false);

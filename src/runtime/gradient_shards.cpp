@@ -21,11 +21,12 @@ namespace fsdp::detail {
 // never written again. The runtime holds it from the first reduce of a backward to the end of that backward.
 // Sums arrive in memory that no slice shows; until the end of the backward a slice's .grad() is autograd's
 // alone, which may write to it at any time (a penalty over slices). Only where all slices of a region show
-// one shard, as in gradient accumulation, sums are added to it as they arrive. Padding is cleared on the CPU.
+// one shard, as in gradient accumulation, and autograd adds in place, sums are added to it as they arrive.
+// Padding is cleared on the CPU.
 void GradientShards::make(UnitRegion& region) {
   if (region.gradient.shard.defined()) return;
   if (auto storage = region.gradient.last.lock();
-      storage && region.gradient_type() == region.master() && all_show(region, *storage)) {
+      storage && !graph_stays && region.gradient_type() == region.master() && all_show(region, *storage)) {
     const at::Tensor like = at::empty({0}, region.shard.options().device(storage->device()));
     like.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
     region.gradient.shard = watched(raw_view(like, 0, region.shard.sizes(), {1}));

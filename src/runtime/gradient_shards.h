@@ -57,6 +57,7 @@ class GradientShards {
   void reduce_left_in_rows(const std::vector<std::shared_ptr<Unit>>& units);
 
   bool held_in_row = false;
+  bool graph_stays = false;  // of the backward in progress
   // Reductions that have not settled, in the order in which they were started.
   std::vector<InFlight> in_flight() const;
   // An optimizer updates regions as their gradients come.

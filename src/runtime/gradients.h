@@ -58,6 +58,7 @@ class Gradients {
   // Sums stay in the row of the mesh.
   bool held_in_row() const { return shards_.held_in_row; }
   void hold_in_row(bool on) { shards_.held_in_row = on; }
+  void begin_task(bool graph_stays) { shards_.graph_stays = graph_stays; }
   // A boundary of a backward: see Note [Told gradients].
   void show_complete();
 

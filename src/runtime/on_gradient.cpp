@@ -14,9 +14,10 @@ namespace fsdp::detail {
 // have come on this rank: a block that is recomputed in one step and not in the next has them in another
 // order. Which of its parameters some rank used is known early only where the plan has all of them. A write
 // then waits for the peers that read this unit's shard, which have released it or will without us. Where
-// there is no plan, and for units that are whole on every rank, gradients are told when the backward ends.
+// there is no plan, for units that are whole on every rank, and where gradients are checked, which all must
+// be before a parameter changes, they are told when the backward ends.
 void Gradients::show_settled(Unit& unit) {
-  if (!tells || mode_ != nullptr || unit.slot.is_private || schedule_.needs_again(unit.id)) return;
+  if (!tells || check_ || mode_ != nullptr || unit.slot.is_private || schedule_.needs_again(unit.id)) return;
   // What comes down to host memory is there when the backward ends.
   if (std::any_of(unit.regions.begin(), unit.regions.end(),
                   [](const auto& region) { return region->spec.gradient_on_host; }))
@@ -34,7 +35,7 @@ void Gradients::show_settled(Unit& unit) {
 
 // Alone there is nothing to settle.
 void Gradients::show_complete() {
-  if (!alone()) return;
+  if (!alone() || check_) return;
   const Quiet quiet;
   for (const auto& unit : units_) {
     const bool complete = std::all_of(unit->params.begin(), unit->params.end(), [](const auto& param) {

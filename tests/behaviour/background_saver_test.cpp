@@ -84,6 +84,26 @@ TEST(BackgroundSaver, HoldsItThoughOtherMomentsAreLoaded) {
   EXPECT_EQ(difference(read_checkpoint(folder / "later"), read_checkpoint(folder / "now")), "");
 }
 
+TEST(BackgroundSaver, TwoOfOneModelHoldTheSameMoment) {
+  const TempFolder folder;
+  SlowFiles files;
+  files.milliseconds = 100;
+  run_ranks(2, [&](World& world) {
+    Training<AdamW, AdamWOptions> training(world, AdamWOptions(1e-2));
+    training.step(world, 0);
+    save(folder / "now", training.run(1));
+    BackgroundSaver often(folder / "often", {}, /*staging_bytes=*/0, files);
+    BackgroundSaver seldom(folder / "seldom", {}, INT64_MAX);
+    often.save(training.run(1));
+    seldom.save(training.run(1));
+    for (int64_t step = 1; step < 3; ++step) training.step(world, step);
+    often.wait();
+    seldom.wait();
+  });
+  for (const char* name : {"often", "seldom"})
+    EXPECT_EQ(difference(read_checkpoint(folder / name), read_checkpoint(folder / "now")), "") << name;
+}
+
 TEST(BackgroundSaver, ReturnsBeforeTheDiskIsDone) {
   const TempFolder folder;
   SlowFiles files;

@@ -251,6 +251,28 @@ TEST_F(OffloadedUpdates, AGradientThatLiesOtherwiseIsUsed) {
 }
 
 // The units of an inner model keep their own promises, which end before the units do.
+// A tensor of the program's own may be written as soon as step() has returned.
+TEST_F(OffloadedUpdates, AGradientOfTheProgramsOwnIsReadBeforeStepReturns) {
+  on_toy_ranks(1, [](World& world) {
+    auto model = fully_shard(world, std::make_shared<BigLinear>(), offload_options(true, false));
+    fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1.0).weight_decay(0));
+    const at::Tensor x = at::ones({1, BigLinear::kWidth}).to(world.device());
+    for (int step = 0; step < 4; ++step) {
+      model(x).sum().backward();
+      at::Tensor& grad = model.parameters().front().mutable_grad();
+      const at::Tensor own = grad * 0.5;
+      grad = own;
+      const at::Tensor before = model.parameters().front().clone();
+      optimizer.step();
+      own.zero_();
+      const at::Tensor moved = before - model.parameters().front();
+      require(at::allclose(moved, at::ones_like(moved), 1e-3, 1e-3),
+              "the update read what was written later");
+      optimizer.zero_grad();
+    }
+  });
+}
+
 TEST_F(OffloadedUpdates, AnInnerModelMayGoWithUpdatesThatArePromised) {
   on_toy_ranks(1, [](World& world) {
     for (int round = 0; round < 3; ++round) {

@@ -1,4 +1,5 @@
-// Promise: recompute() gives the gradients that were asked for, and no others.
+// Promise: recompute() gives the gradients that a plain call gives, and no others.
+#include <ATen/autocast_mode.h>
 #include <fsdp/recompute.h>
 #include <gmock/gmock.h>
 
@@ -73,6 +74,60 @@ TEST(RecomputeInputs, ABackwardToGivenInputsIsRefused) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("inside a backward to given inputs"));
   }
   EXPECT_FALSE(net->in->weight.grad().defined());
+}
+
+TEST(RecomputeInputs, WhatNobodyUsesHasNoGradient) {
+  torch::nn::Linear used(4, 4), unused(4, 4);
+  const auto fn = [used, unused](const Tensor& x) mutable {
+    return std::tuple<Tensor, Tensor>(used(x), unused(x));
+  };
+  std::get<0>(recompute(fn, torch::ones({2, 4}))).sum().backward();
+  EXPECT_TRUE(used->weight.grad().defined());
+  EXPECT_FALSE(unused->weight.grad().defined());
+}
+
+TEST(RecomputeInputs, AFunctionThatWritesToItsInputIsRefused) {
+  torch::nn::Linear linear(4, 4);
+  const auto fn = [linear](const Tensor& in) mutable {
+    Tensor x = in;
+    return linear(x.div_(2));
+  };
+  try {
+    recompute(fn, torch::ones({2, 4}));
+    FAIL() << "not refused";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("wrote to one of its inputs"));
+  }
+}
+
+// One whole step under autocast: LibTorch keeps casts of parameters until its cache is cleared.
+TEST(RecomputeInputs, CastsOfParametersAreNotKept) {
+  const auto step = [](bool again, Tensor& weight, bool ends_first) {
+    const auto fn = [&](const Tensor& x) { return torch::mm(x, weight); };
+    const Tensor x = torch::ones({2, 4});
+    at::autocast::set_autocast_enabled(c10::kCPU, true);
+    const auto end = [] {
+      at::autocast::set_autocast_enabled(c10::kCPU, false);
+      at::autocast::clear_cache();
+    };
+    const Tensor y = again ? recompute(fn, x) : fn(x);
+    if (ends_first) end();
+    y.sum().backward();
+    if (!ends_first) end();
+    return y.detach().to(at::kFloat).clone();
+  };
+  for (const bool ends_first : {true, false}) {
+    Tensor weight = torch::full({4, 4}, 0.3).requires_grad_(),
+           plain = weight.detach().clone().requires_grad_();
+    for (int k = 0; k < 2; ++k) {
+      EXPECT_TRUE(step(true, weight, ends_first).equal(step(false, plain, ends_first))) << k;
+      ASSERT_TRUE(weight.grad().defined());
+      EXPECT_TRUE(weight.grad().equal(plain.grad()));
+      const at::NoGradGuard no_grad;
+      weight.sub_(weight.grad());
+      plain.sub_(plain.grad());
+    }
+  }
 }
 
 }  // namespace

@@ -84,5 +84,31 @@ TEST(ToldGradients, GradientsThatWereToldAreGoneBeforeTheBackwardEnds) {
     });
 }
 
+// check_gradients promises that parameters are unchanged when it throws.
+TEST(ToldGradients, WhereTheyAreCheckedNobodyIsToldBefore) {
+  for (const int ranks : {1, 2})
+    run_ranks(ranks, [](World& world) {
+      ShardOptions options = sharded_by(by_type<BlockImpl>());
+      options.check_gradients = true;
+      auto model = fully_shard(world, make_same_net(), options);
+      model.on_gradient([](const std::string&, Tensor& slice) {
+        const torch::NoGradGuard no_grad;
+        slice.detach().sub_(slice.grad(), 0.1);
+        slice.mutable_grad() = Tensor();
+      });
+      for (int step = 0; step < 3; ++step) loss_of(model(net_batch(world.rank()))).backward();
+      const State before = state_of(model);
+      Tensor x = net_batch(world.rank()).clone();
+      model.run([&](NetImpl& net) {
+        Tensor h = net.in(x);
+        h.register_hook([](const Tensor& grad) { return grad * INFINITY; });
+        for (Block& block : net.blocks) h = block(h);
+        const Tensor loss = loss_of(net.out(h));
+        require_words(refusal([&] { loss.backward(); }), "gradients are not finite");
+      });
+      require_same(state_of(model), before);
+    });
+}
+
 }  // namespace
 }  // namespace fsdp::testing

@@ -68,6 +68,8 @@ Way way_of(const Program& program, const Action& action, int rank, int k, bool o
   }
 }
 
+bool with_graph(const Action& action) { return action.what == Do::penalty_first && action.b % 3 == 0; }
+
 void change(Tensor& values, double factor) {
   const at::NoGradGuard no_grad;
   if (values.is_floating_point() || values.is_complex())

@@ -19,6 +19,8 @@ at::Tensor loss_of(const at::Tensor& y);
 at::Tensor penalty_over(const std::vector<at::Tensor>& params);
 // The ways of the forwards of an action on a rank.
 Way way_of(const Program& program, const Action& action, int rank, int k, bool other_device);
+// Whether a backward keeps a graph of its own (create_graph); then nothing may be computed again.
+bool with_graph(const Action& action);
 // Changes values as actions that write do: `factor` for real and complex numbers, + 1 for integers.
 void change(at::Tensor& values, double factor);
 // The parameter that `freeze` takes: never the first.

@@ -78,6 +78,14 @@ std::vector<Program> once_failed() {
        .again = true,
        .lists = 947,
        .actions = {{Do::backward, 1, 3}, {Do::told, 1, 0}}},
+      // With create_graph autograd gave a slice another tensor while a sum was on its way to the old one.
+      {.ranks = 3,
+       .net = {.width = 7, .blocks = 4, .tied = true, .complex = true},
+       .wrap = Wrap::sizes,
+       .compute = Compute::fp32,
+       .optimizer = Optimizer::adamw,
+       .slots = 0,
+       .actions = {{Do::backward, 11, 7}, {Do::penalty_first, 6, 0}}},
   };
 }
 

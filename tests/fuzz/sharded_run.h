@@ -53,7 +53,7 @@ class Run {
     const Action& action = program_.actions[at_];
     Way way = way_of(program_, action, world_.rank(), k, other_device_);
     // On all ranks alike. Gradients of gradients need the graph.
-    if (program_.again && action.what != Do::input_gradients)
+    if (program_.again && action.what != Do::input_gradients && !with_graph(action))
       way.again = static_cast<unsigned>(action.a * 5 + action.b + k);
     return way;
   }

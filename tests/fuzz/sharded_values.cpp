@@ -50,7 +50,8 @@ void Run::act_on_gradients(const Action& action) {
       return penalty().backward();
     case Do::penalty_first: {
       const Tensor first = penalty();
-      return (loss_of(forward(0)) + first).backward();
+      return (loss_of(forward(0)) + first)
+          .backward({}, /*retain_graph=*/with_graph(action), with_graph(action));
     }
     case Do::penalty_last: {
       const Tensor first = loss_of(forward(0));
