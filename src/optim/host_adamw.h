@@ -23,7 +23,7 @@ bool fits_host_adamw(const at::Tensor& param, const at::Tensor& grad,
 class HostAdamW {
  public:
   // `region`: that `param` is a slice of, or null.
-  void add(const at::Tensor& param, const at::Tensor& grad, torch::optim::AdamWParamState& state,
+  void add(const at::Tensor& param, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
            const torch::optim::AdamWOptions& options, UnitRegion* region);
   // A slice without elements: that the unit is written must be known on all ranks.
   void touch(const at::Tensor& param);
