@@ -110,7 +110,6 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
         saved[i] = to_host(inputs[i]);
       }
     const std::vector<int64_t> versions = versions_of(inputs);
-    const NoAutocastCache no_cache;
     const TensorVector outputs = kept->fn(inputs);
     TORCH_CHECK(versions_of(inputs) == versions,
                 "fsdp: recompute(): the function wrote to one of its inputs, and would do so again in "

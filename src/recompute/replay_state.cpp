@@ -53,11 +53,6 @@ void AutocastState::restore() const {
   at::autocast::set_autocast_cache_enabled(cache_);
 }
 
-NoAutocastCache::NoAutocastCache() : before_(at::autocast::is_autocast_cache_enabled()) {
-  at::autocast::set_autocast_cache_enabled(false);
-}
-NoAutocastCache::~NoAutocastCache() { at::autocast::set_autocast_cache_enabled(before_); }
-
 Replay::Replay(const GeneratorStates* generators, const AutocastState& autocast,
                const std::vector<c10::Device>& devices) {
   if (generators != nullptr) {

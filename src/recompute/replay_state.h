@@ -43,21 +43,9 @@ class AutocastState {
   bool cache_;
 };
 
-// While it lives, casts of parameters are not kept. One kept by the first run has no graph, and the second
-// would find it; one kept by the second run is of parameters that the optimizer is about to change.
-class NoAutocastCache {
- public:
-  NoAutocastCache();
-  ~NoAutocastCache();
-  NoAutocastCache(const NoAutocastCache&) = delete;
-  NoAutocastCache& operator=(const NoAutocastCache&) = delete;
-
- private:
-  bool before_;
-};
-
 // While it lives, this thread computes as it did when `generators` (null: random numbers go on as they are)
-// and `autocast` were taken, and keeps no casts of parameters.
+// and `autocast` were taken. It keeps no casts of parameters: the optimizer is about to change them, and
+// whoever clears LibTorch's cache of them did so after forward.
 class Replay {
  public:
   Replay(const GeneratorStates* generators, const AutocastState& autocast,

@@ -111,7 +111,7 @@ TEST(RecomputeInputs, CastsOfParametersAreNotKept) {
       at::autocast::clear_cache();
     };
     const Tensor y = again ? recompute(fn, x) : fn(x);
-    const Tensor z = fn(x);  // finds no cast of the first run, which has no graph
+    const Tensor z = fn(x);  // must not find a cast of the first run, which has no graph
     if (ends_first) end();
     (y.sum() + 2 * z.sum()).backward();
     if (!ends_first) end();
