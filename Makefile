@@ -15,8 +15,8 @@ CTEST = $(or $(wildcard .venv/bin/ctest),ctest)
 TEST_JOBS ?= $(shell test $(JOBS) -gt 1 && echo 2 || echo 1)
 RUN_TESTS = --output-on-failure --no-tests=error -j $(TEST_JOBS)
 
-WERROR = $(if $(CI),ON,OFF)
-configure = $(CMAKE) --preset $(1) -DFSDP_WERROR=$(WERROR) $(CMAKE_ARGS) >build/$(1).configure.log || \
+IN_CI = $(if $(CI),ON,OFF)
+configure = $(CMAKE) --preset $(1) -DFSDP_WERROR=$(IN_CI) -DFSDP_STRICT_TESTS=$(IN_CI) $(CMAKE_ARGS) >build/$(1).configure.log || \
   { cat build/$(1).configure.log; exit 1; }; grep -e '-- fsdp:' build/$(1).configure.log
 configure_and_build = $(configure); \
   $(CMAKE) --build build/$(1) -j $(JOBS) $(addprefix --target ,$(TARGET))
@@ -94,8 +94,8 @@ test-tsan-comm: setup ## Run the tests of comm and plan under the thread sanitiz
 .PHONY: checkpoint-corpus
 checkpoint-corpus: ## Write the checkpoint that tests keep of the current format version again
 	@$(MAKE) --no-print-directory build TARGET=write_corpus
-	rm -rf tests/corpus/checkpoint-v1
-	build/$(PRESET)/bin/write_corpus tests/corpus/checkpoint-v1
+	rm -rf tests/corpus/checkpoint-v2
+	build/$(PRESET)/bin/write_corpus tests/corpus/checkpoint-v2
 
 # libFuzzer comes with clang.
 .PHONY: fuzz-files

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <new>
 
 #include "app/commands/ckpt.h"
 #include "app/exit_codes.h"
@@ -21,6 +22,8 @@ int fail(const std::exception& error, int code) {
 int run(const Action& action) {
   try {
     return action();
+  } catch (const std::bad_alloc&) {
+    return fail(fsdp::CheckpointError("there is not enough memory for this checkpoint"), kCheckpoint);
   } catch (const fsdp::CheckpointError& error) {
     return fail(error, kCheckpoint);
   } catch (const fsdp::IoError& error) {

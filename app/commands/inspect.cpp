@@ -40,7 +40,7 @@ std::string as_text(const CheckpointInfo& info) {
   Table head;
   head.add({"checkpoint", info.folder});
   head.add({"step", std::to_string(info.step)});
-  head.add({"saved by", counted(info.world, "rank") + ", " + info.writer});
+  head.add({"saved by", (info.world > 0 ? counted(info.world, "rank") + ", " : "") + info.writer});
   const auto size = [](size_t count, int64_t bytes) {
     return std::to_string(count) + ", " + size_text(bytes);
   };

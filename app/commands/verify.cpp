@@ -21,11 +21,14 @@ int verify(const VerifyArguments& given) {
                {"ok", true},
                {"files", found.files},
                {"tensors", found.tensors},
-               {"bytes", found.bytes}});
+               {"bytes", found.bytes},
+               {"hashed", found.hashed}});
     return kOk;
   }
   print(printable(found.folder) + ": ok. " + counted(found.tensors, "tensor") + " in " +
-        counted(found.files, "file") + ", " + size_text(found.bytes) + ": every block has its hash\n");
+        counted(found.files, "file") + ", " + size_text(found.bytes) +
+        (found.hashed ? ": every block has its hash\n"
+                      : ". Such files have no hashes: damage inside a tensor would not be found\n"));
   return kOk;
 }
 

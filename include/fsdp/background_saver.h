@@ -21,14 +21,17 @@ struct BackgroundSaverStats {
   double seconds_in_save = 0;        // that save() took, without waiting for the save before
   double seconds_behind_save = 0;    // that save() waited for the save before: saves are asked for too often
   double seconds_before_writes = 0;  // that optimizers waited until what they write was copied
-  double seconds_saving = 0;         // that saves took in all, beside the training
+  double seconds_saving = 0;         // that saves took in all, beside the training, with waits for others
   int64_t staging_bytes = 0;         // host memory that copies are kept in
 };
 
 // save() returns after it has noted what to save; a thread writes it while the next step computes. The
 // optimizer's step waits until parameters and moments are copied to host memory, which the thread begins
-// with. fsdp::AdamW's moments need no copy before save() returns; those of other optimizers do. Every rank
-// makes the same calls. Threads: one at a time. One save at a time: the next one waits for it.
+// with. Moments that fsdp::AdamW made of sharded parameters need no copy before save() returns; others do:
+// of other optimizers, of ignored parameters, and those that torch::load made. Every rank makes the same
+// calls. Threads: one at a time. One save at a time: the next one waits for it. Saves into one folder follow
+// each other in the order of the calls, whoever asks: other savers, or fsdp::save(), which waits for those
+// before it.
 class BackgroundSaver {
  public:
   // `staging_bytes`: how much is copied at most; what does not fit is written from where it is, and the
@@ -43,8 +46,8 @@ class BackgroundSaver {
   // As fsdp::save(), but for when it is done. Throws the error of the save before, if it failed, and saves
   // nothing then; the next call does.
   void save(const RunState& run);
-  // Waits for the save in flight. Returns the path of the last one ("" if there was none), or throws its
-  // error.
+  // Waits for the save in flight. Returns the path of the last one ("" if there was none), or throws what
+  // fsdp::save() would have thrown.
   std::string wait();
   // Whether this rank's part of a save goes on; other ranks may answer otherwise at the same moment.
   bool busy() const;

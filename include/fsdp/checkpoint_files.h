@@ -36,7 +36,7 @@ struct CheckpointInfo {
   std::string folder;  // of the checkpoint itself
   std::string id;
   int64_t step = 0;
-  int world = 1;       // ranks that saved it
+  int world = 1;       // ranks that saved it; 0: not known
   std::string writer;  // "fsdp.cpp 0.1.0"
   int64_t tensor_bytes = 0;
   int64_t file_bytes = 0;
@@ -46,8 +46,9 @@ struct CheckpointInfo {
   std::string run;  // what is not a tensor, as a JSON object
 };
 
-// What a checkpoint holds, from its manifest alone. `path` is a checkpoint, or a run's folder, whose latest
-// is taken; the same is true of every `path` below.
+// What a checkpoint holds, from its manifest alone. `path` is a checkpoint, a run's folder, whose latest is
+// taken, or a folder of safetensors that transformers or torch.distributed.checkpoint wrote, which has no
+// step and no hashes; the same is true of every `path` below.
 CheckpointInfo inspect_checkpoint(const std::string& path);
 
 struct VerifiedCheckpoint {
@@ -55,6 +56,7 @@ struct VerifiedCheckpoint {
   int64_t files = 0;
   int64_t tensors = 0;
   int64_t bytes = 0;
+  bool hashed = true;  // false: files of others, which have no hashes. They could be read, and that is all
 };
 
 // Reads all of it and compares every block with its hash. Throws at the first that differs, and names the
@@ -97,25 +99,33 @@ CheckpointDifference diff_checkpoints(const std::string& first, const std::strin
 // A model that was exported or imported.
 struct ConvertedModel {
   std::string folder;      // that was written: of Hugging Face, or the new checkpoint
-  std::string model_type;  // "gpt2", "llama"
+  std::string model_type;  // "gpt2", "llama"; empty for export_safetensors
   int64_t tensors = 0;
   int64_t bytes = 0;
   std::vector<std::string> files;  // with weights
 };
 
-struct HfExportOptions {
-  // Values of config.json, as a JSON object. They win over those the checkpoint has in run["model_config"].
-  // What shapes do not say must be in one of the two: model_type, heads, epsilon, the longest sequence.
-  std::string config;
+struct ExportOptions {
+  // Values of config.json, as a JSON object, for export_hf. They win over those the checkpoint has in
+  // run["model_config"]. What shapes do not say must be in one of the two: model_type, heads, epsilon, the
+  // longest sequence.
+  std::string config = {};
+  std::string dtype = {};                  // of floating-point weights: "F32", "BF16", "F16"; empty: as saved
   int64_t max_file_bytes = 5'000'000'000;  // weights of one file; a larger tensor gets one of its own
-  ByteProgress progress;
+  ByteProgress progress = {};
 };
 
 // Writes the weights of a GPT-2 or Llama of models/ as from_pretrained of transformers reads them: `folder`,
 // which must not exist, with config.json and model.safetensors, or several files and their index. Optimizer
-// state stays behind. A failure leaves no `folder`.
+// state stays behind. A failure leaves no `folder`; a value that `dtype` cannot hold is one.
 ConvertedModel export_hf(const std::string& path, const std::string& folder,
-                         const HfExportOptions& options = {});
+                         const ExportOptions& options = {});
+
+// The same for any model, without a config: parameters and buffers whole, under their names. A tied parameter
+// is there once, under the name it was saved by; `__metadata__` of its file has its other names, as
+// safetensors.torch.save_model writes them. load() takes the folder.
+ConvertedModel export_safetensors(const std::string& path, const std::string& folder,
+                                  const ExportOptions& options = {});
 
 struct HfImportOptions {
   int64_t step = 0;  // of the new checkpoint

@@ -92,6 +92,10 @@ class Comm {
   void abort(std::string_view reason);
   // local, shm: the CommError (peer_left) of peers that need this rank later says `why`; "" takes it back.
   void leaving(std::string_view why);
+  // local, shm: as leaving(), where this rank leaves out collectives that its peers may be in. A peer that
+  // needs it in one of them throws soon, though this rank stays; unless it gives up as often itself. Then
+  // they go on together, and leaving("") takes `why` back.
+  void gave_up(std::string_view why);
 
   // One row per operation used so far.
   std::vector<OpStats> stats() const;

@@ -45,6 +45,8 @@ class AdamW : public torch::optim::AdamW {
   // logged. Ends with the optimizer.
   void step_in_backward(const ShardedModel& model);
   bool steps_in_backward() const { return in_backward_ != nullptr; }
+  // The dtype of moments that the constructor was given; none: each parameter's own.
+  std::optional<at::ScalarType> moments() const { return moments_; }
 
  private:
   std::optional<at::ScalarType> moments_;

@@ -48,13 +48,16 @@ Result from_list(std::vector<at::Tensor> values) {
 }  // namespace detail
 
 // Returns fn(inputs...), which is a tensor, or a std::vector or std::tuple of tensors. Only the inputs are
-// kept; backward runs `fn` once more to have what it needs, with the random numbers (options.keep_rng) and
-// the autocast state of the first run. Gradients are those of fn(inputs...), bit for bit where `fn` is
-// deterministic. For modules, sharded or not; calls may be nested. Without gradients it is a plain call.
+// kept, which may be undefined; backward runs `fn` once more to have what it needs, with the random numbers
+// (options.keep_rng; also those of generators given to operators) and the autocast state of the first run.
+// Gradients are those of fn(inputs...), bit for bit where `fn` is deterministic and reads a parameter once.
+// Buffers that `fn` writes, such as running statistics, keep what the first run wrote. For modules, sharded
+// or not; calls may be nested. Where no result needs gradients it is a plain call.
 //
 // `fn` is copied, and called from backward: what it captures by reference must live until then. It must
-// compute the same from the same inputs. Tensors that need gradients and are no parameters must be inputs:
-// backward throws c10::Error where `fn` captured one, with create_graph = true, and to given inputs.
+// compute the same from the same inputs. Throws c10::Error where `fn` captured a tensor that needs gradients
+// and is no parameter, and where it wrote to an input. Backward throws it where a parameter of `fn` was
+// written since forward, and with create_graph = true.
 template <class Fn, class... Inputs>
 requires(std::is_convertible_v<const Inputs&, const at::Tensor&>&&...) auto recompute(
     const RecomputeOptions& options, Fn fn, const Inputs&... inputs) {

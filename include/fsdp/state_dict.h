@@ -51,13 +51,16 @@ void visit_state_dict(const ShardedModel& model, const StateDictOptions& options
 // is changed; otherwise what fits is loaded. Collective, between steps.
 void load_state_dict(const ShardedModel& model, const StateDict& state, bool strict = true);
 
-// What the optimizer keeps of parameters: names as in checkpoints, "state.<parameter>.exp_avg", and ".step",
-// an fp64 scalar; local ones begin with "flat.". For optimizers over model.parameters(); `format` as in
-// RunState. Collective, between steps.
+// What the optimizer keeps of parameters: names as in checkpoints, "state.<parameter>.exp_avg", and for every
+// parameter ".step", an fp64 scalar, which is 0 where there is no state; local moments begin with "flat.".
+// Moments of ignored parameters are each rank's own, whole in every type. For optimizers over
+// model.parameters() and ignored parameters; `format` as in RunState. Collective, between steps; full: one
+// kind of moment of one unit is gathered at a time.
 StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
                                const StateDictOptions& options = {}, const OptimizerFormat* format = nullptr);
-// Replaces the optimizer's state by what `state` holds, of any type. Options of groups stay as they are.
-// Throws CheckpointError, before anything is changed, if it does not fit. Collective, between steps.
+// Replaces the optimizer's state by what `state` holds, of any type: full ones are needed on every rank.
+// Options of groups stay as they are. Throws CheckpointError, before anything is changed, with all that is
+// missing, unexpected, incomplete or has another shape or dtype. Collective, between steps.
 void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
                                const StateDict& state, const OptimizerFormat* format = nullptr);
 

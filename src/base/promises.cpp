@@ -46,9 +46,9 @@ void Promises::wait(Key key) {
   std::unique_lock lock(mutex_);
   hurry(key);
   kept_one_.wait(lock, [&] { return !open_.contains(key); });
-  const std::exception_ptr error = std::exchange(error_, nullptr);
+  const auto failed = errors_.extract(key);
   drop_kept(lock);
-  if (error) std::rethrow_exception(error);
+  if (failed) std::rethrow_exception(failed.mapped());
 }
 
 void Promises::hurry(Key key) {
@@ -101,7 +101,7 @@ void Promises::work() {
       error = std::current_exception();
     }
     lock.lock();
-    if (!error_) error_ = error;
+    if (error) errors_.emplace(next.key, error);
     const auto open = open_.find(next.key);
     if (--open->second == 0) open_.erase(open);
     kept_.push_back(std::move(next));

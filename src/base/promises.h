@@ -25,14 +25,15 @@ class Promises {
   Promises(const Promises&) = delete;
   Promises& operator=(const Promises&) = delete;
 
-  // `work` is done after all that was promised for `key` before. What it throws is thrown by the next wait().
-  // What it holds is dropped by a later call, on the thread of the caller.
+  // `work` is done after all that was promised for `key` before. What it throws is thrown by the next wait()
+  // for `key`. What it holds is dropped by a later call, on the thread of the caller.
   void add(Key key, std::function<void()> work);
   // As add(), but done before what was promised for other keys, as soon as it is ready; the last comes first.
   // When nothing is ready, what was added first is begun all the same, and waits for itself.
   void add_first(Key key, std::function<void()> work, std::function<bool()> ready);
-  // Returns when everything promised for `key` is done, which is done next.
+  // Returns when everything promised for `key` is done, which is done next. Throws the first error of that.
   void wait(Key key);
+  // Throws nothing: errors stay with their keys.
   void wait_all();
   // One more every time.
   int64_t number() { return next_number_++; }
@@ -59,8 +60,8 @@ class Promises {
   std::vector<Promise> kept_;  // what they held is not dropped yet
   std::thread thread_;
   bool ends_ = false;
-  std::exception_ptr error_;  // of a promise that was not kept; nobody was told
-  int64_t next_number_ = 1;   // of the caller's thread
+  std::map<Key, std::exception_ptr> errors_;  // the first of each key that nobody was told of
+  int64_t next_number_ = 1;                   // of the caller's thread
 };
 
 }  // namespace fsdp::detail

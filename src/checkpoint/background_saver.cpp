@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -13,8 +14,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "checkpoint/errors.h"
+#include "checkpoint/members.h"
 #include "checkpoint/save.h"
-#include "runtime/buffers.h"
 #include "runtime/policy.h"
 #include "watch/quiet.h"
 
@@ -83,8 +84,8 @@ class BackgroundSave {
         options_(options),
         staging_(staging),
         meeting_(model.world, "saving " + folder_, options.timeout),
-        beside_(model.world.device()) {
-    error_ = error_of([&] { snapshot_ = take_snapshot(run, model, true); });
+        beside_(model.world.device()),
+        begun_(begin_save(files, folder_, run, options, true)) {
     for_live([&](Held&) { ++live_; });
     thread_ = std::thread([this] { work(); });
   }
@@ -101,8 +102,8 @@ class BackgroundSave {
     const std::lock_guard lock(mutex_);
     return done_;
   }
-  // "" or the error, once it is done.
-  std::string join() {
+  // Null or the error, once it is done.
+  std::exception_ptr join() {
     if (thread_.joinable()) thread_.join();
     return error_;
   }
@@ -112,22 +113,25 @@ class BackgroundSave {
  private:
   template <class Fn>
   void for_live(Fn fn) {
-    for (std::vector<Held>* part : {&snapshot_.model, &snapshot_.state})
+    for (std::vector<Held>* part : {&begun_.snapshot.model, &begun_.snapshot.state})
       for (Held& held : *part)
         if (held.live) fn(held);
   }
 
   void work() {
     const auto start = Clock::now();
-    std::string error = error_;
-    const std::string failed = error_of([&] {
+    std::exception_ptr failed;
+    try {
       const Quiet quiet;
       const auto stream = beside_.enter();
-      if (error.empty()) error = error_of([&] { stage(); });
-      path_ = write_snapshot(files_, folder_, meeting_, snapshot_, options_, error, [&](const Held& held) {
+      if (begun_.error.empty()) begun_.error = error_of([&] { stage(); });
+      path_ = write_save(files_, folder_, meeting_, begun_, options_, [&](const Held& held) {
         if (held.live) release();
       });
-    });
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    begun_.turn.reset();  // the next save into the folder begins
     const std::lock_guard lock(mutex_);
     error_ = failed;
     seconds_ = seconds_since(start);
@@ -158,7 +162,7 @@ class BackgroundSave {
   Staging& staging_;
   Meeting meeting_;
   BesideTraining beside_;
-  Snapshot snapshot_;
+  BegunSave begun_;
   std::string path_;
   double seconds_ = 0;
 
@@ -166,7 +170,7 @@ class BackgroundSave {
   std::condition_variable changed_;
   int64_t live_ = 0;  // tensors that are read where training writes
   bool done_ = false;
-  std::string error_;
+  std::exception_ptr error_;
   std::thread thread_;
 };
 
@@ -176,13 +180,13 @@ struct BackgroundSaver::State {
   State(std::string folder_, const SaveOptions& options_, int64_t staging_bytes, detail::FileOps& files_)
       : files(files_), folder(std::move(folder_)), options(options_), staging(staging_bytes) {}
 
-  // What the save in flight left; its error, or "".
-  std::string finish() {
-    if (!save) return "";
-    const std::string error = save->join();
+  // Waits for the save in flight. Returns its error, or null.
+  std::exception_ptr finish() {
+    if (!save) return nullptr;
+    const std::exception_ptr error = save->join();
     stats.seconds_saving += save->seconds();
-    ++(error.empty() ? stats.saved : stats.failed);
-    if (error.empty()) last = save->path();
+    ++(error ? stats.failed : stats.saved);
+    if (!error) last = save->path();
     save.reset();
     return error;
   }
@@ -212,10 +216,10 @@ BackgroundSaver::~BackgroundSaver() {
 }
 
 std::string BackgroundSaver::wait() {
-  const std::string error = state_->finish();
-  if (error.empty()) return state_->last;
+  const std::exception_ptr error = state_->finish();
+  if (!error) return state_->last;
   try {
-    detail::throw_error(error, -1);
+    std::rethrow_exception(error);
   } catch (const std::exception& thrown) {
     state_->stats.last_error = thrown.what();
     throw;
@@ -223,24 +227,24 @@ std::string BackgroundSaver::wait() {
 }
 
 void BackgroundSaver::save(const RunState& run) {
-  detail::check_can_save(run);
-  detail::Model& model = detail::model_of(run.model.engine());
   const auto called = detail::Clock::now();
   (void)wait();
   state_->stats.seconds_behind_save += detail::seconds_since(called);
   const auto start = detail::Clock::now();
-  if (state_->options.average_buffers)
-    detail::sync_buffers(model.module, model.mesh.all, BufferSync::average);
-  state_->save = std::make_shared<detail::BackgroundSave>(state_->files, state_->folder, run, model,
+  detail::before_save(run, state_->options);
+  state_->save = std::make_shared<detail::BackgroundSave>(state_->files, state_->folder, run,
+                                                          detail::model_of(run.model.engine()),
                                                           state_->options, state_->staging);
-  model.announce_change();  // another saver copies first: there is one to wait for
-  model.before_change = [save = std::weak_ptr(state_->save), stats = &state_->stats] {
-    const auto begun = detail::Clock::now();
-    const auto one = save.lock();
-    if (!one) return;
-    one->wait_until_copied();
-    stats->seconds_before_writes += detail::seconds_since(begun);
-  };
+  for (detail::Model* model : detail::models_of(run)) {
+    model->announce_change();  // another saver copies first: there is one to wait for
+    model->before_change = [save = std::weak_ptr(state_->save), stats = &state_->stats] {
+      const auto begun = detail::Clock::now();
+      const auto one = save.lock();
+      if (!one) return;
+      one->wait_until_copied();
+      stats->seconds_before_writes += detail::seconds_since(begun);
+    };
+  }
   state_->stats.seconds_in_save += detail::seconds_since(start);
 }
 

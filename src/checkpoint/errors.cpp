@@ -1,7 +1,11 @@
 #include "checkpoint/errors.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+#include <cxxabi.h>
 #include <fsdp/error.h>
+
+#include <typeinfo>
 
 #include "files/json.h"
 
@@ -14,6 +18,12 @@ std::string text_of(const char* kind, const std::string& words, const IoError* i
   if (io != nullptr)
     json.update({{"doing", io->doing()}, {"path", io->path()}, {"code", io->code()}, {"more", io->more()}});
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// The type of the exception that is being handled.
+std::string thrown_type() {
+  const std::type_info* type = abi::__cxa_current_exception_type();
+  return type == nullptr ? "unknown" : c10::demangle(type->name());
 }
 
 }  // namespace
@@ -30,6 +40,9 @@ std::string error_of(const std::function<void()>& work) {
     return text_of("caller", error.what_without_backtrace());
   } catch (const std::exception& error) {
     return text_of("other", error.what());
+  } catch (...) {
+    return text_of("other",
+                   "a function of the program threw '" + thrown_type() + "', which is not a std::exception");
   }
 }
 

@@ -8,7 +8,7 @@
 namespace fsdp::detail {
 
 // What `work` throws, as a text that throw_error() makes an error of the same kind from: IoError,
-// CheckpointError, c10::Error or Error. "" when it throws nothing.
+// CheckpointError, c10::Error, or Error for all others. "" when it throws nothing.
 std::string error_of(const std::function<void()>& work);
 
 // `rank` is where it comes from; -1: from here.

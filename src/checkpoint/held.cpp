@@ -1,5 +1,6 @@
 #include "checkpoint/held.h"
 
+#include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/util/Exception.h>
 
@@ -13,13 +14,16 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr std::array<std::pair<at::ScalarType, const char*>, 13> kNames{{
+constexpr std::array<std::pair<at::ScalarType, const char*>, 16> kNames{{
     {at::kBool, "BOOL"},
     {at::kByte, "U8"},
     {at::kChar, "I8"},
     {at::kShort, "I16"},
     {at::kInt, "I32"},
     {at::kLong, "I64"},
+    {at::kUInt16, "U16"},
+    {at::kUInt32, "U32"},
+    {at::kUInt64, "U64"},
     {at::kHalf, "F16"},
     {at::kBFloat16, "BF16"},
     {at::kFloat, "F32"},
@@ -61,6 +65,14 @@ std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
 }  // namespace
 
 int64_t Held::numel() const { return product(shape); }
+
+at::Tensor Held::elements() const { return real_pairs ? at::view_as_complex(flat.view({-1, 2})) : flat; }
+
+std::vector<int64_t> Held::tensor_shape() const {
+  std::vector<int64_t> own = shape;
+  if (real_pairs) own.pop_back();
+  return own;
+}
 
 std::vector<HeldBox> boxes_of(const Held& held) {
   std::vector<HeldBox> boxes;
@@ -106,6 +118,11 @@ Held make_whole(std::string name, const at::Tensor& tensor) {
               "' is sparse or quantized; a checkpoint holds dense tensors only");
   const at::Tensor dense = tensor.detach().resolve_conj().resolve_neg().contiguous();
   return make_held(std::move(name), dense.sizes().vec(), dense.strides().vec(), 0, dense.view({-1}));
+}
+
+Held make_dense(std::string name, const at::Tensor& tensor) {
+  return make_held(std::move(name), tensor.sizes().vec(), tensor.strides().vec(), 0,
+                   tensor.detach().as_strided({tensor.numel()}, {1}));
 }
 
 std::string dtype_name(at::ScalarType type, const std::string& tensor) {

@@ -22,6 +22,9 @@ struct Held {
   bool live = false;  // memory that the next write to a shard may change: not a copy
 
   int64_t numel() const;
+  // As the tensor has them: complex128 is no pairs here.
+  at::Tensor elements() const;
+  std::vector<int64_t> tensor_shape() const;
 };
 
 // A box of it, as the file has it.
@@ -37,6 +40,9 @@ Held make_held(std::string name, std::vector<int64_t> shape, const std::vector<i
                int64_t start, const at::Tensor& flat);
 // All of `tensor`. `flat` is a copy of it where its elements do not lie one after the other.
 Held make_whole(std::string name, const at::Tensor& tensor);
+
+// All of a tensor without gaps, where it lies: `flat` is its memory.
+Held make_dense(std::string name, const at::Tensor& tensor);
 
 // The name of a dtype in safetensors; throws c10::Error, which names `tensor`, where it has none.
 std::string dtype_name(at::ScalarType type, const std::string& tensor);

@@ -1,15 +1,19 @@
 #include <fsdp/error.h>
 
 #include <algorithm>
+#include <list>
 #include <set>
 
+#include "checkpoint/checkpoint_choice.h"
 #include "checkpoint/errors.h"
 #include "checkpoint/meeting.h"
-#include "checkpoint/optimizer_state.h"
+#include "checkpoint/member_load.h"
 #include "checkpoint/run_state.h"
 #include "checkpoint/save.h"
 #include "checkpoint/tensor_files.h"
-#include "files/hf_manifest.h"
+#include "files/hf_agreement.h"
+#include "files/hf_names.h"
+#include "files/open_checkpoint.h"
 #include "files/run_folder.h"
 #include "runtime/model.h"
 
@@ -19,264 +23,237 @@ namespace detail {
 
 namespace {
 
-// The checkpoint's name of a tensor of the model.
-class Names {
- public:
-  Names(const Manifest& manifest, const Model& model, const LoadOptions& options)
-      : manifest_(manifest), options_(options) {
-    for (const UnitParam* param : model.params)
-      if (param->names.size() > 1) tied_[param->names.front()] = param->names;
-  }
-
-  bool wanted(const std::string& name) const { return !options_.filter || options_.filter(name); }
-
-  // A tied parameter may have been saved under another of its names.
-  std::string saved(const std::string& name) const {
-    const auto tied = tied_.find(name);
-    for (const std::string& one : tied != tied_.end() ? tied->second : std::vector<std::string>{name}) {
-      const std::string renamed = name_there(one);
-      if (manifest_.tensors.contains(renamed)) return renamed;
-      if (const auto alias = manifest_.aliases.find(renamed); alias != manifest_.aliases.end())
-        return alias->second;
-    }
-    return name_there(name);
-  }
-
- private:
-  std::string name_there(const std::string& name) const {
-    const std::string renamed = options_.rename ? options_.rename(name) : name;
-    return manifest_.foreign ? hf_name(manifest_, renamed) : renamed;
-  }
-
-  const Manifest& manifest_;
-  const LoadOptions& options_;
-  std::map<std::string, std::vector<std::string>> tied_;
-};
-
-std::string shape_words(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-// What of the model is to be loaded, and what does not fit.
-class Selection {
- public:
-  Selection(const Manifest& manifest, const Model& model, const LoadOptions& options, LoadReport& report)
-      : manifest_(manifest), names_(manifest, model, options), cast_(options.cast), report_(report) {
-    for (Holding& param : held_params(model))
-      if (select(param.held, false)) params.push_back(std::move(param.held));
-    for (const auto& [name, tensor] : own_tensors(model)) {
-      Held whole = make_whole(name, tensor);
-      if (select(whole, true)) own.push_back({std::move(whole), tensor});
-    }
-    if (options.filter) return;
-    for (const auto& [name, tensor] : manifest.tensors)
-      if (!seen_.contains(name) && manifest.is_of_model(tensor) &&
-          !(manifest.foreign && is_computed_today(name)))
-        report_.unexpected.push_back(name);
-  }
-
-  std::vector<Held> params;
-  std::vector<std::pair<Held, at::Tensor>> own;  // each rank's own tensors, and where they belong
-  // What the checkpoint calls a parameter that is loaded; "" for others.
-  std::string saved_name(const std::string& name) const {
-    const auto found = taken_.find(name);
-    return found == taken_.end() ? "" : found->second;
-  }
-
- private:
-  bool select(Held& held, bool is_buffer) {
-    const std::string name = held.name;
-    if (!names_.wanted(name)) return false;
-    held.name = names_.saved(name);
-    const auto found = manifest_.tensors.find(held.name);
-    if (found == manifest_.tensors.end()) {
-      if (!is_buffer || !manifest_.foreign) report_.missing.push_back(name);
-      return false;
-    }
-    seen_.insert(held.name);
-    const SavedTensor& saved = found->second;
-    if (saved.shape != held.shape || saved.real_pairs != held.real_pairs) {
-      report_.mismatched.push_back("'" + name + "' has the shape " + shape_words(held.shape) +
-                                   ", in the checkpoint " + shape_words(saved.shape));
-      return false;
-    }
-    const auto dtype = dtype_of(saved.dtype);
-    const at::ScalarType mine = held.flat.scalar_type();
-    const bool castable = cast_ && dtype && c10::isFloatingType(*dtype) && c10::isFloatingType(mine);
-    if (dtype != mine && !castable) {
-      report_.mismatched.push_back("'" + name + "' has the dtype " + dtype_name(mine, name) +
-                                   ", in the checkpoint " + saved.dtype +
-                                   (cast_ ? "" : " (LoadOptions::cast converts floating-point values)"));
-      return false;
-    }
-    taken_[name] = held.name;
-    return true;
-  }
-
-  const Manifest& manifest_;
-  Names names_;
-  bool cast_;
-  LoadReport& report_;
-  std::set<std::string> seen_;
-  std::map<std::string, std::string> taken_;
-};
-
 void add_list(std::string& text, const char* what, const std::vector<std::string>& names) {
   if (names.empty()) return;
   text += std::string("\n  ") + what + " (" + std::to_string(names.size()) + "):";
   for (const std::string& name : names) text += " " + name + (&name == &names.back() ? "" : ",");
 }
 
-void require_fit(const LoadReport& report) {
+void require_fit(const LoadReport& report, const Manifest& manifest) {
   std::string text;
   add_list(text, "missing in the checkpoint", report.missing);
   add_list(text, "unexpected in the checkpoint", report.unexpected);
   add_list(text, "different", report.mismatched);
   add_list(text, "of the optimizer", report.optimizer);
-  if (!text.empty())
-    throw CheckpointError("the checkpoint " + report.path + " does not fit the model; nothing was loaded." +
-                          text +
-                          "\nLoadOptions has strict = false, rename and filter for what is meant to differ");
+  if (text.empty()) return;
+  if (manifest.run.contains(kFiltered))
+    text +=
+        "\nIt was saved with SaveOptions::filter: load it with the same filter, into a model that has the "
+        "other values already";
+  throw CheckpointError("the checkpoint " + report.path + " does not fit the model; nothing was loaded." +
+                        text +
+                        "\nLoadOptions has strict = false, rename and filter for what is meant to differ");
 }
 
 // Everything a load needs, made ready before anything is changed.
 struct Prepared {
   Manifest manifest;
-  std::optional<Selection> model;
-  std::optional<OptimizerState> optimizer;
-  std::vector<Held> moments;
-  RunTensors run;
+  std::list<MemberLoad> members;
+  PreparedRun run;
   std::optional<TensorReader> reader;
 };
 
-void prepare_optimizer(Prepared& prepared, const Model& model, RunState& run,
-                       std::vector<std::string>& errors) {
-  const Manifest& manifest = prepared.manifest;
-  prepared.optimizer.emplace(model, *run.optimizer, run.optimizer_format);
-  if (!manifest.run.contains("optimizer")) {
-    errors.push_back("the checkpoint has no optimizer (LoadOptions::weights_only loads the model alone)");
-    return;
-  }
-  const JsonObject saved(manifest.run.at("optimizer"), "the saved optimizer");
-  const size_t groups = saved.at("groups").size();
-  if (saved.text("type") != prepared.optimizer->type())
-    errors.push_back("the checkpoint has a " + saved.text("type") + ", the run has a " +
-                     prepared.optimizer->type());
-  else if (groups != run.optimizer->param_groups().size())
-    errors.push_back("the checkpoint has " + std::to_string(groups) + " parameter groups, the run has " +
-                     std::to_string(run.optimizer->param_groups().size()));
-  else
-    prepared.moments = prepared.optimizer->prepare(
-        manifest, [&](const std::string& name) { return prepared.model->saved_name(name); }, errors);
+std::vector<std::string> module_names(const Model& model) {
+  std::vector<std::string> names;
+  for (const UnitParam* param : model.params)
+    names.insert(names.end(), param->names.begin(), param->names.end());
+  for (const auto& [name, tensor] : own_tensors(model)) names.push_back(name);
+  return names;
 }
 
-// A checkpoint of ours, or a Hugging Face folder.
-struct Opened {
-  std::string folder;
-  Manifest manifest;
-  std::string identity;  // the same on all ranks that see the same
-};
-
-Opened open_checkpoint(FileOps& files, const std::string& path) {
-  if (!files.exists(path + "/" + kManifestName) && is_hf_folder(files, path)) {
-    Opened opened{.folder = path, .manifest = hf_manifest(files, path), .identity = {}};
-    for (const SavedFile& file : opened.manifest.files) opened.identity += to_hex(file.header);
-    return opened;
-  }
-  const OpenCheckpoint found = find_checkpoint(files, path);
-  return {.folder = found.folder,
-          .manifest = Manifest::parse(found.manifest_text, found.folder + "/" + kManifestName),
-          .identity = to_hex(hash128(found.manifest_text))};
+std::string in_part(const Member& member) {
+  return member.name.empty() ? "" : " for the part '" + member.name + "'";
 }
 
-void prepare(Prepared& prepared, FileOps& files, const Model& model, RunState& run,
-             const LoadOptions& options, LoadReport& report) {
+void add_unexpected(const Prepared& prepared, const std::vector<Member>& members, LoadReport& report) {
+  std::set<std::string> seen;
+  for (const MemberLoad& member : prepared.members) seen.merge(member.seen());
   const Manifest& manifest = prepared.manifest;
+  for (const auto& [name, tensor] : manifest.tensors)
+    if (!seen.contains(name) && manifest.is_of_model(name, tensor) &&
+        !(manifest.foreign && is_computed_today(name)) && !is_of_absent_part(manifest, members, name))
+      report.unexpected.push_back(name);
+}
+
+// Everything that can be refused without reading tensors.
+void prepare(Prepared& prepared, RunState& run, const LoadOptions& options, LoadReport& report) {
+  const Manifest& manifest = prepared.manifest;
+  const std::vector<Member> members = members_of(run);
+  const Model& own = *members.front().model;
   report.step = manifest.step;
   report.ranks = manifest.world;
-  prepared.model.emplace(manifest, model, options, report);
+  check_hf_config(manifest, module_names(own), run.model_config, options.strict && !options.filter,
+                  report.path);
+  for (const Member& member : members) {
+    const MemberLoad* first = prepared.members.empty() ? nullptr : &prepared.members.front();
+    prepared.members.emplace_back(member, manifest, options, first).prepare(report);
+  }
+  if (!options.filter) add_unexpected(prepared, members, report);
   if (!options.weights_only) {
-    if (run.optimizer != nullptr) prepare_optimizer(prepared, model, run, report.optimizer);
-    prepared.run = prepare_run(run, model, manifest);
+    prepared.run = prepare_run(run, own, manifest);
+    report.rank_values = prepared.run.all_values;
   }
-  if (options.strict) require_fit(report);
-  if (!report.optimizer.empty()) {
-    prepared.optimizer.reset();
-    prepared.moments.clear();
-  }
-  TensorReader& reader = prepared.reader.emplace(files, report.path, manifest);
-  const bool something_to_lose =
-      model.called || (run.optimizer != nullptr && !run.optimizer->state().empty());
-  if (!options.verify_first.value_or(something_to_lose)) return;
-  reader.verify(prepared.model->params);
-  for (const auto& [held, tensor] : prepared.model->own) reader.verify({held});
-  reader.verify(prepared.moments);
-  reader.verify(prepared.run.holes);
+  if (options.strict) require_fit(report, manifest);
+  for (const MemberLoad& member : prepared.members)
+    if (member.starts_anew())
+      report.optimizer.push_back("the checkpoint has no optimizer" + in_part(member.member()) +
+                                 "; that of the run has done no step and stays as it is");
 }
 
-void fill(Prepared& prepared, Model& model, RunState& run, const LoadOptions& options) {
+// Reads what is loaded into memory of its own. Where there is something to lose, reads and checks the rest.
+void read_ahead(Prepared& prepared, const LoadOptions& options) {
   TensorReader& reader = *prepared.reader;
-  announce_writes(model);
-  reader.fill(prepared.model->params);
-  for (auto& [held, tensor] : prepared.model->own) {
-    Held fresh = held;
-    fresh.flat = held.flat.clone();  // `flat` may be the tensor's own memory
-    reader.fill({fresh});
-    const at::Tensor values = held.real_pairs ? fresh.flat.view(at::kComplexDouble) : fresh.flat;
-    tensor.detach().copy_(values.view(tensor.sizes()));
-  }
-  if (options.weights_only) return;
-  reader.fill(prepared.moments);
   reader.fill(prepared.run.holes);
-  if (prepared.optimizer) prepared.optimizer->attach(prepared.manifest.run.at("optimizer").at("groups"));
-  set_run(run, model, prepared.manifest.run);
-  set_run_tensors(run, model, prepared.manifest, prepared.run);
-  run.step = prepared.manifest.step;
+  const bool something_to_lose =
+      std::any_of(prepared.members.begin(), prepared.members.end(), [](const MemberLoad& one) {
+        const Member& member = one.member();
+        return member.model->called || (member.optimizer != nullptr && !member.optimizer->state().empty());
+      });
+  for (const MemberLoad& member : prepared.members)
+    member.read_ahead(reader, options.verify_first.value_or(something_to_lose));
 }
+
+// Makes everything that may be refused when it is set.
+void rehearse(Prepared& prepared, const Model& model, const LoadOptions& options, LoadReport& report) {
+  check_generators(prepared.run, model);
+  const size_t before = report.optimizer.size();
+  for (MemberLoad& member : prepared.members) member.rehearse(report);
+  if (options.strict && report.optimizer.size() > before) require_fit(report, prepared.manifest);
+}
+
+// An optimizer that does not fit on one rank is loaded on no rank.
+void drop_unfit(Meeting& meeting, Prepared& prepared) {
+  std::string fit;
+  for (const MemberLoad& member : prepared.members) fit += member.fits() ? '1' : '0';
+  for (const std::string& theirs : meeting.to_0(fit))
+    for (size_t i = 0; i < fit.size(); ++i)
+      if (i >= theirs.size() || theirs[i] == '0') fit[i] = '0';
+  fit = meeting.from_0(fit);
+  size_t next = 0;
+  for (MemberLoad& member : prepared.members)
+    if (fit[next++] == '0') member.drop_optimizer();
+}
+
+using HalfLoaded = std::vector<std::pair<Model*, std::string>>;  // Model::half_loaded of every model
+
+HalfLoaded half_loaded_of(const RunState& run) {
+  HalfLoaded all;
+  for (Model* model : models_of(run)) all.emplace_back(model, model->half_loaded);
+  return all;
+}
+
+// A load, which may take several attempts.
+class Loading {
+ public:
+  Loading(FileOps& files, const std::string& path, RunState& run, const LoadOptions& options)
+      : files_(files),
+        run_(run),
+        model_(model_of(run.model.engine())),
+        options_(options),
+        choice_(files, model_.world, path, options),
+        before_(half_loaded_of(run)) {}
+
+  LoadReport load() {
+    for (const auto& [model, words] : before_) model->check_between_steps("load()");
+    const at::NoGradGuard no_grad;
+    for (;;) {
+      std::exception_ptr unreadable;
+      try {
+        return attempt();
+      } catch (const IoError&) {
+        unreadable = std::current_exception();
+      } catch (const CheckpointError&) {
+        if (!reading_) throw;
+        unreadable = std::current_exception();
+      }
+      choice_.next(unreadable);
+    }
+  }
+
+ private:
+  LoadReport attempt() {
+    Meeting meeting(model_.world, "loading " + choice_.path(), options_.timeout);
+    LoadReport report;
+    Prepared prepared;
+    open(meeting, prepared, report);
+    reading_ = false;
+    meeting.agree(error_of([&] { prepare(prepared, run_, options_, report); }));
+    if (!options_.strict) drop_unfit(meeting, prepared);
+    reading_ = true;
+    meeting.agree(error_of([&] { read_ahead(prepared, options_); }));
+    reading_ = false;
+    meeting.agree(error_of([&] { rehearse(prepared, model_, options_, report); }));
+    if (!options_.strict) drop_unfit(meeting, prepared);
+    for (const MemberLoad& member : prepared.members) member.report_casts(report);
+    // Waits for ranks that read shards: all of them are known to come this far.
+    meeting.agree(error_of([&] {
+      for (const auto& [model, words] : before_) announce_writes(*model);
+    }));
+    reading_ = true;
+    write(meeting, prepared, report);
+    meeting.end();
+    report.damaged = choice_.damaged();
+    return report;
+  }
+
+  void open(Meeting& meeting, Prepared& prepared, LoadReport& report) {
+    const bool first = model_.world.rank() == 0;
+    AnyCheckpoint opened;
+    reading_ = true;
+    meeting.agree(error_of([&] {
+      if (!first) return;
+      opened = open_checkpoint(files_, choice_.path());
+      choice_.opened(opened.identity);
+    }));
+    report.path = meeting.from_0(opened.folder);
+    const std::string identity = meeting.from_0(opened.identity);
+    meeting.agree(error_of([&] {
+      if (!first) opened = open_checkpoint(files_, report.path);
+      if (opened.identity != identity)
+        throw CheckpointError(
+            report.path + " is not the same as on rank 0. A checkpoint needs a folder that all ranks share");
+    }));
+    prepared.manifest = std::move(opened.manifest);
+    prepared.reader.emplace(files_, report.path, prepared.manifest);
+  }
+
+  // From here on an error leaves the models with values of two checkpoints.
+  void write(Meeting& meeting, Prepared& prepared, const LoadReport& report) {
+    std::set<std::string> names;
+    for (const MemberLoad& member : prepared.members)
+      names.insert(member.names().begin(), member.names().end());
+    half_.insert(names.begin(), names.end());
+    for (const auto& [model, words] : before_)
+      model->half_loaded = "fsdp: the parameters are half those of " + report.path +
+                           ", which could not be read to its end. load() a checkpoint that is whole, or "
+                           "shard a new module";
+    meeting.agree(error_of([&] {
+      for (MemberLoad& member : prepared.members) member.fill(*prepared.reader);
+    }));
+    meeting.agree(error_of([&] {
+      for (MemberLoad& member : prepared.members) member.attach();
+      if (!options_.weights_only) set_run(run_, model_, prepared.manifest, prepared.run);
+    }));
+    const bool all = !options_.filter && report.missing.empty() && report.mismatched.empty();
+    const bool repaired = std::includes(names.begin(), names.end(), half_.begin(), half_.end());
+    for (const auto& [model, words] : before_)
+      if (all || repaired) model->half_loaded = all ? "" : words;
+  }
+
+  FileOps& files_;
+  RunState& run_;
+  Model& model_;
+  const LoadOptions& options_;
+  CheckpointChoice choice_;
+  const HalfLoaded before_;
+  bool reading_ = true;         // a CheckpointError means damage: another checkpoint may do
+  std::set<std::string> half_;  // tensors that an attempt has written to
+};
 
 }  // namespace
 
 LoadReport load_run(FileOps& files, const std::string& path, RunState& run, const LoadOptions& options) {
-  Model& model = model_of(run.model.engine());
-  model.check_between_steps("load()");
-  const at::NoGradGuard no_grad;
-  Meeting meeting(model.world, "loading " + path, options.timeout);
-  Opened opened;
-  meeting.agree(error_of([&] {
-    if (model.world.rank() == 0) opened = open_checkpoint(files, path);
-  }));
-  const std::string folder = meeting.from_0(opened.folder), identity = meeting.from_0(opened.identity);
-
-  LoadReport report{.path = folder,
-                    .step = 0,
-                    .ranks = 0,
-                    .missing = {},
-                    .unexpected = {},
-                    .mismatched = {},
-                    .optimizer = {}};
-  Prepared prepared;
-  meeting.agree(error_of([&] {
-    if (model.world.rank() != 0) opened = open_checkpoint(files, folder);
-    if (opened.identity != identity)
-      throw CheckpointError(
-          folder + " is not the same as on rank 0. A checkpoint needs a folder that all ranks share");
-    prepared.manifest = std::move(opened.manifest);
-    prepare(prepared, files, model, run, options, report);
-  }));
-  const std::string error = error_of([&] { fill(prepared, model, run, options); });
-  try {
-    meeting.agree(error);
-  } catch (...) {
-    model.half_loaded = "fsdp: the parameters are half those of " + folder +
-                        ", which could not be read to its end. load() a checkpoint that is whole, or shard "
-                        "a new module";
-    throw;
-  }
-  meeting.end();
-  if (!options.filter && report.missing.empty() && report.mismatched.empty()) model.half_loaded.clear();
-  return report;
+  return Loading(files, path, run, options).load();
 }
 
 }  // namespace detail

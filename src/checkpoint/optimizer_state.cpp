@@ -1,9 +1,6 @@
 #include "checkpoint/optimizer_state.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <fsdp/optim.h>
 
 #include "optim/adamw_state.h"
 #include "optim/state_format.h"
@@ -11,8 +8,6 @@
 namespace fsdp::detail {
 
 namespace {
-
-constexpr const char* kSteps = "step";
 
 const OptimizerFormat& required_format(const torch::optim::Optimizer& optimizer,
                                        const OptimizerFormat* given) {
@@ -30,13 +25,13 @@ const OptimizerFormat& required_format(const torch::optim::Optimizer& optimizer,
 // The parts of the model that each tensor an optimizer may take is.
 class KnownTensors {
  public:
-  explicit KnownTensors(const Model& model) {
+  KnownTensors(const Model& model, const std::string& prefix) {
     for (size_t i = 0; i < model.params.size(); ++i) {
       const UnitParam& param = *model.params[i];
       const ShardRange own =
           param.unit->spec.layout.range(param.place, model.mesh.shard_index(param.unit->ranks()));
       OptimizedPart part{.param = &param,
-                         .name = param.names.front(),
+                         .name = prefix + param.names.front(),
                          .offset = 0,
                          .size = param.slice.numel(),
                          .saves = saves_param(model, i),
@@ -47,7 +42,7 @@ class KnownTensors {
     }
     for (const auto& [name, tensor] : own_tensors(model))
       parts_[tensor.unsafeGetTensorImpl()] = {{.param = nullptr,
-                                               .name = name,
+                                               .name = prefix + name,
                                                .offset = 0,
                                                .size = tensor.numel(),
                                                .saves = model.world.rank() == 0,
@@ -65,16 +60,33 @@ class KnownTensors {
   std::map<const c10::TensorImpl*, std::vector<OptimizedPart>> parts_;
 };
 
+Held steps(const OptimizedPart& part, int64_t count) {
+  return make_whole(moment_name(part.name, kSteps),
+                    at::full({}, static_cast<double>(count), at::TensorOptions().dtype(at::kDouble)));
+}
+
 }  // namespace
 
 std::string moment_name(const std::string& param, const std::string& key) {
   return "state." + param + "." + key;
 }
+std::string without_key(const std::string& moment) { return moment.substr(0, moment.rfind('.')); }
+std::string key_of(const std::string& moment) { return moment.substr(moment.rfind('.') + 1); }
+
+OptimizerFormat::Tensors OptimizerState::tensors_of(const Optimized& one) const {
+  const auto found = optimizer_.state().find(one.tensor.unsafeGetTensorImpl());
+  return found == optimizer_.state().end() ? OptimizerFormat::Tensors{} : format_.tensors(*found->second);
+}
+
+int64_t OptimizerState::steps_of(const Optimized& one) const {
+  const auto found = optimizer_.state().find(one.tensor.unsafeGetTensorImpl());
+  return found == optimizer_.state().end() ? 0 : format_.steps(*found->second);
+}
 
 OptimizerState::OptimizerState(const Model& model, torch::optim::Optimizer& optimizer,
-                               const OptimizerFormat* format)
+                               const OptimizerFormat* format, const std::string& prefix)
     : model_(model), optimizer_(optimizer), format_(required_format(optimizer, format)) {
-  const KnownTensors known(model);
+  const KnownTensors known(model, prefix);
   for (size_t group = 0; group < optimizer.param_groups().size(); ++group)
     for (const at::Tensor& tensor : optimizer.param_groups()[group].params())
       optimized_.push_back({.tensor = tensor, .group = group, .parts = known.of(tensor)});
@@ -82,29 +94,48 @@ OptimizerState::OptimizerState(const Model& model, torch::optim::Optimizer& opti
 
 Held OptimizerState::held_part(const OptimizedPart& part, const std::string& name,
                                const at::Tensor& tensor) const {
-  if (part.param == nullptr) return make_whole(name, tensor);
   return held_of(model_, *part.param, name, tensor.view({-1}).narrow(0, part.offset, part.size));
 }
 
-std::vector<Holding> OptimizerState::held_if(bool OptimizedPart::*wanted) const {
+Held OptimizerState::hole(const OptimizedPart& part, const std::string& name,
+                          const at::Tensor& tensor) const {
+  return part.param == nullptr ? make_dense(name, tensor) : held_part(part, name, tensor);
+}
+
+Holding OptimizerState::moment(const Optimized& of, const OptimizedPart& part, const std::string& key,
+                               const at::Tensor& tensor) const {
+  const std::string name = moment_name(part.name, key);
+  TORCH_CHECK(tensor.numel() == of.tensor.numel(), "fsdp: '", name, "' has ", tensor.numel(),
+              " elements, its parameter has ", of.tensor.numel());
+  TORCH_CHECK(key != kSteps && key.find('.') == std::string::npos,
+              "fsdp: RunState::optimizer_format calls a ", "tensor '", key,
+              "': use another name than 'step', without a dot");
+  if (part.param == nullptr) return {.held = make_whole(name, tensor.detach()), .saves = true};
+  Holding holding{.held = held_part(part, name, tensor.detach()), .saves = true};
+  holding.held.live = is_watched_moment(tensor);
+  return holding;
+}
+
+std::vector<Holding> OptimizerState::held() const {
   std::vector<Holding> all;
   for (const Optimized& one : optimized_) {
-    const auto state = optimizer_.state().find(one.tensor.unsafeGetTensorImpl());
-    if (state == optimizer_.state().end()) continue;
-    const OptimizerFormat::Tensors tensors = format_.tensors(*state->second);
-    if (tensors.empty()) continue;
+    const OptimizerFormat::Tensors tensors = tensors_of(one);
     for (const OptimizedPart& part : one.parts) {
-      if (wanted != nullptr && !(part.*wanted)) continue;
-      for (const auto& [key, tensor] : tensors) {
-        TORCH_CHECK(tensor.numel() == one.tensor.numel(), "fsdp: '", moment_name(part.name, key), "' has ",
-                    tensor.numel(), " elements, its parameter has ", one.tensor.numel());
-        all.push_back({.held = held_part(part, moment_name(part.name, key), tensor.detach()), .saves = true});
-      }
-      const auto steps = static_cast<double>(format_.steps(*state->second));
-      if (wanted == nullptr || part.tells_steps)
-        all.push_back({.held = make_whole(moment_name(part.name, kSteps),
-                                          at::full({}, steps, at::TensorOptions().dtype(at::kDouble))),
-                       .saves = true});
+      if (!part.saves || tensors.empty()) continue;
+      for (const auto& [key, tensor] : tensors) all.push_back(moment(one, part, key, tensor));
+      if (part.tells_steps) all.push_back({.held = steps(part, steps_of(one)), .saves = true});
+    }
+  }
+  return all;
+}
+
+std::vector<Held> OptimizerState::held_here() const {
+  std::vector<Held> all;
+  for (const Optimized& one : optimized_) {
+    const OptimizerFormat::Tensors tensors = tensors_of(one);
+    for (const OptimizedPart& part : one.parts) {
+      for (const auto& [key, tensor] : tensors) all.push_back(moment(one, part, key, tensor).held);
+      all.push_back(steps(part, tensors.empty() ? 0 : steps_of(one)));
     }
   }
   return all;
@@ -120,77 +151,6 @@ Json OptimizerState::groups() const {
   for (const Optimized& one : optimized_)
     for (const OptimizedPart& part : one.parts) groups[one.group]["params"].push_back(part.name);
   return groups;
-}
-
-std::vector<Held> OptimizerState::prepare(const Manifest& manifest,
-                                          const std::function<std::string(const std::string&)>& saved_name,
-                                          std::vector<std::string>& errors) {
-  std::vector<Held> holes;
-  const bool ours = dynamic_cast<const AdamW*>(&optimizer_) != nullptr;  // its moments may lie elsewhere
-  prepared_.clear();
-  replaced_.clear();
-  for (const Optimized& one : optimized_) {
-    Prepared state{.of = &one, .tensors = {}, .steps = at::zeros({}, at::TensorOptions().dtype(at::kDouble))};
-    OptimizerFormat::Tensors now;
-    if (const auto found = optimizer_.state().find(one.tensor.unsafeGetTensorImpl());
-        found != optimizer_.state().end())
-      now = format_.tensors(*found->second);
-    bool any = false;
-    for (const OptimizedPart& part : one.parts) {
-      const std::string param = saved_name(part.name);
-      if (param.empty()) continue;
-      replaced_.push_back(one.tensor.unsafeGetTensorImpl());
-      const std::string prefix = moment_name(param, "");
-      for (auto saved = manifest.tensors.lower_bound(prefix);
-           saved != manifest.tensors.end() && saved->first.starts_with(prefix); ++saved) {
-        const std::string key = saved->first.substr(prefix.size());
-        if (key.find('.') != std::string::npos) continue;  // of a parameter whose name begins like this one
-        any = true;
-        if (key == kSteps) {
-          holes.push_back(make_whole(saved->first, state.steps));
-          holes.back().flat = state.steps.view({-1});
-          continue;
-        }
-        const auto dtype = saved->second.real_pairs ? at::kComplexDouble : dtype_of(saved->second.dtype);
-        if (!dtype) {
-          errors.push_back("'" + saved->first + "' has a dtype this build does not know");
-          continue;
-        }
-        Held shape =
-            held_part(part, saved->first, at::empty_like(one.tensor, one.tensor.options().dtype(*dtype)));
-        if (shape.shape != saved->second.shape) {
-          errors.push_back("'" + saved->first + "' has another shape than its parameter");
-          continue;
-        }
-        at::Tensor& tensor = state.tensors[key];
-        if (!tensor.defined() && now.contains(key) && now.at(key).scalar_type() == *dtype)
-          tensor = now.at(key);
-        if (!tensor.defined())
-          tensor = ours ? zero_moment(one.tensor.detach(), *dtype)
-                        : at::zeros_like(one.tensor.detach(), one.tensor.options().dtype(*dtype));
-        Held hole = held_part(part, saved->first, tensor);
-        if (part.param == nullptr) hole.flat = tensor.view({-1});
-        holes.push_back(std::move(hole));
-      }
-    }
-    if (any) prepared_.push_back(std::move(state));
-  }
-  return holes;
-}
-
-void OptimizerState::attach(const Json& groups) {
-  auto& states = optimizer_.state();
-  for (const c10::TensorImpl* param : replaced_) states.erase(const_cast<c10::TensorImpl*>(param));
-  for (const Prepared& one : prepared_)
-    states[one.of->tensor.unsafeGetTensorImpl()] =
-        format_.make(one.tensors, static_cast<int64_t>(one.steps.item<double>()));
-  for (size_t i = 0; i < groups.size() && i < optimizer_.param_groups().size(); ++i) {
-    OptimizerFormat::Numbers numbers;
-    const JsonObject options = JsonObject(groups[i], "an optimizer's group").object("options");
-    for (const auto& [name, value] : options.json().items())
-      numbers[name] = number_of(value, "option '" + name + "'");
-    format_.set_options(optimizer_.param_groups()[i].options(), numbers);
-  }
 }
 
 }  // namespace fsdp::detail

@@ -3,14 +3,11 @@
 
 #include <fsdp/optimizer_format.h>
 
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/model_state.h"
 #include "files/json.h"
-#include "files/manifest.h"
 
 namespace fsdp::detail {
 
@@ -19,6 +16,11 @@ namespace fsdp::detail {
 // the parameter's shape; how many steps it made, as the fp64 scalar `state.h.0.weight.step`. These are the
 // names under which PyTorch's distributed checkpoints flatten an optimizer's state dict.
 std::string moment_name(const std::string& param, const std::string& key);
+inline constexpr const char* kSteps = "step";
+// "state.h.0.weight" and "exp_avg" of such a name.
+std::string without_key(const std::string& moment);
+std::string key_of(const std::string& moment);
+inline bool counts_steps(const std::string& moment) { return key_of(moment) == kSteps; }
 
 // A part of one of the optimizer's parameters that is a part of a parameter of the model. Optimizers take
 // slices, of which each is one, or flat shards, which hold several.
@@ -38,43 +40,37 @@ struct Optimized {
 
 class OptimizerState {
  public:
-  // Throws c10::Error for an optimizer without a format, or of tensors that are not the model's.
-  OptimizerState(const Model& model, torch::optim::Optimizer& optimizer, const OptimizerFormat* format);
+  // `prefix` begins the names of the model's tensors: Note [Parts of a run]. Throws c10::Error for an
+  // optimizer without a format, or of tensors that are not the model's.
+  OptimizerState(const Model& model, torch::optim::Optimizer& optimizer, const OptimizerFormat* format,
+                 const std::string& prefix = "");
 
   const std::string& type() const { return format_.type; }
+  const OptimizerFormat& format() const { return format_; }
+  const std::vector<Optimized>& optimized() const { return optimized_; }
 
-  // What this rank saves of moments and steps.
-  std::vector<Holding> held() const { return held_if(&OptimizedPart::saves); }
-  // What it has of them, whoever saves it.
-  std::vector<Holding> held_here() const { return held_if(nullptr); }
+  // What this rank saves of moments and steps. Moments are live where operators that write to them are seen.
+  std::vector<Holding> held() const;
+  // What it has of them, whoever saves it, and for every parameter a number of steps: 0 if it has no state.
+  std::vector<Held> held_here() const;
   // Options of the groups, and the names of their parameters; the same on every rank.
   Json groups() const;
 
-  // Makes states for what `manifest` holds: their memory is to be filled, then attach() is to be called.
-  // `saved_name` is what the checkpoint calls a parameter; "": it keeps the state it has. Adds to `errors`
-  // what does not fit.
-  std::vector<Held> prepare(const Manifest& manifest,
-                            const std::function<std::string(const std::string&)>& saved_name,
-                            std::vector<std::string>& errors);
-  // Gives the optimizer what was prepared, and the groups' options.
-  void attach(const Json& groups);
+  // The state that the optimizer has of `one`; nothing and 0 where it has none.
+  OptimizerFormat::Tensors tensors_of(const Optimized& one) const;
+  int64_t steps_of(const Optimized& one) const;
+  // The place of a part in `tensor`, which is dense and lies as its parameter does.
+  Held hole(const OptimizedPart& part, const std::string& name, const at::Tensor& tensor) const;
 
  private:
-  struct Prepared {
-    const Optimized* of = nullptr;
-    OptimizerFormat::Tensors tensors;
-    at::Tensor steps;  // [], fp64
-  };
-
-  std::vector<Holding> held_if(bool OptimizedPart::*wanted) const;
+  Holding moment(const Optimized& of, const OptimizedPart& part, const std::string& key,
+                 const at::Tensor& tensor) const;
   Held held_part(const OptimizedPart& part, const std::string& name, const at::Tensor& tensor) const;
 
   const Model& model_;
   torch::optim::Optimizer& optimizer_;
   const OptimizerFormat& format_;
   std::vector<Optimized> optimized_;
-  std::vector<Prepared> prepared_;
-  std::vector<const c10::TensorImpl*> replaced_;  // parameters whose state is
 };
 
 }  // namespace fsdp::detail

@@ -12,10 +12,16 @@ namespace {
 
 constexpr const char* kValue = "value.";
 
-// LibTorch has no other way to a scheduler's position.
-struct SchedulerAccess : torch::optim::LRScheduler {
-  static unsigned& steps(LRScheduler& scheduler) { return scheduler.*(&SchedulerAccess::step_count_); }
-};
+std::string rank_value(int rank) { return "rank_value." + std::to_string(rank) + "."; }
+
+void require_utf8(const std::string& text, const std::string& what) {
+  try {
+    (void)Json(text).dump();
+  } catch (const Json::exception&) {
+    TORCH_CHECK(false, "fsdp: ", what,
+                " is not UTF-8, as every text in a checkpoint is. Save bytes as a tensor of dtype uint8");
+  }
+}
 
 std::string generator_name(const char* kind, int rank) {
   return std::string("rng.") + kind + "." + std::to_string(rank);
@@ -49,7 +55,7 @@ Json value_json(const Value& value) {
 }
 
 Value value_of(const Json& json, const std::string& name) {
-  const std::string where = "value '" + name + "'";
+  const std::string where = "value '" + printable(name) + "'";
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_string()) return json.get<std::string>();
   const JsonObject object(json, where);
@@ -96,43 +102,28 @@ uint64_t derived_seed(uint64_t base, int64_t step, int rank) {
 
 }  // namespace
 
-Json run_json(const RunState& run, const Model& model) {
+Json values_json(const std::map<std::string, Value>& values) {
   Json json = Json::object();
-  Json values = Json::object();
-  for (const auto& [name, value] : run.values)
-    if (!std::holds_alternative<at::Tensor>(value)) values[name] = value_json(value);
-  json["values"] = values;
-  if (run.scheduler != nullptr) json["scheduler"] = {{"steps", SchedulerAccess::steps(*run.scheduler)}};
+  for (const auto& [name, value] : values) {
+    require_utf8(name, "the name '" + printable(name) + "' of a value");
+    if (const auto* text = std::get_if<std::string>(&value))
+      require_utf8(*text, "the value '" + printable(name) + "'");
+    if (!std::holds_alternative<at::Tensor>(value)) json[name] = value_json(value);
+  }
+  return json;
+}
+
+Json run_json(const RunState& run) {
+  Json json = {{"values", values_json(run.values)}};
   if (run.scaler != nullptr) {
     const GradScalerState& state = run.scaler->state_dict();
     json["scaler"] = {{"scale", number_json(state.scale)}, {"growth_tracker", state.growth_tracker}};
   }
   if (run.sampler != nullptr) json["sampler"] = sampler_json(run.sampler->state_dict());
-  if (model.mode) json["reproducible"] = {{"step", model.mode->step}};
   if (run.rng) json["rng"] = {{"seed", std::to_string(cpu_generator().current_seed())}};
   if (!run.model_config.empty())
     json["model_config"] = parse_json(run.model_config, "RunState::model_config");
   return json;
-}
-
-void set_run(RunState& run, Model& model, const Json& json) {
-  const JsonObject object(json, "the run's values");
-  if (object.has("values"))
-    for (const auto& [name, value] : object.object("values").json().items())
-      run.values[name] = value_of(value, name);
-  if (run.scheduler != nullptr && object.has("scheduler"))
-    SchedulerAccess::steps(*run.scheduler) =
-        static_cast<unsigned>(object.object("scheduler").integer("steps", 0, UINT32_MAX));
-  if (run.scaler != nullptr && object.has("scaler")) {
-    const JsonObject scaler = object.object("scaler");
-    run.scaler->load_state_dict({.scale = number_of(scaler.at("scale"), "the scale"),
-                                 .growth_tracker = scaler.integer("growth_tracker", 0)});
-  }
-  if (run.sampler != nullptr && object.has("sampler"))
-    run.sampler->load_state_dict(sampler_of(object.object("sampler")));
-  if (model.mode && object.has("reproducible"))
-    model.mode->step = object.object("reproducible").integer("step", 0);
-  if (object.has("model_config")) run.model_config = object.at("model_config").dump();
 }
 
 std::vector<Held> held_run(const RunState& run, const Model& model) {
@@ -143,53 +134,135 @@ std::vector<Held> held_run(const RunState& run, const Model& model) {
     if (!model.world.device().is_cpu())
       all.push_back(make_whole(generator_name("device", rank), state_of(device_generator(model))));
   }
-  if (rank == 0)
-    for (const auto& [name, value] : run.values)
+  const auto hold = [&](const std::string& prefix, const std::map<std::string, Value>& values) {
+    for (const auto& [name, value] : values)
       if (const auto* tensor = std::get_if<at::Tensor>(&value))
-        all.push_back(make_whole(kValue + name, *tensor));
+        all.push_back(make_whole(prefix + name, *tensor));
+  };
+  if (rank == 0) hold(kValue, run.values);
+  hold(rank_value(rank), run.rank_values);
   return all;
 }
 
-RunTensors prepare_run(const RunState& run, const Model& model, const Manifest& manifest) {
-  RunTensors tensors;
-  const auto hole = [&](const std::string& name, const SavedTensor& saved) {
+namespace {
+
+class RunReader {
+ public:
+  RunReader(const RunState& run, const Model& model, const Manifest& manifest)
+      : run_(run), model_(model), manifest_(manifest), object_(manifest.run, "the run's values") {}
+
+  PreparedRun read() {
+    if (object_.has("values")) add_values(object_.at("values"), made_.values);
+    add_tensors(kValue, made_.values);
+    read_rank_values();
+    read_positions();
+    if (run_.rng && object_.has("rng")) read_generators();
+    return std::move(made_);
+  }
+
+ private:
+  using Values = std::map<std::string, Value>;
+
+  static void add_values(const Json& json, Values& values) {
+    for (const auto& [name, value] : JsonObject(json, "saved values").json().items())
+      values[name] = value_of(value, name);
+  }
+
+  at::Tensor hole(const std::string& name, const SavedTensor& saved) {
     std::vector<int64_t> shape = saved.shape;
     if (saved.real_pairs) shape.pop_back();
     const auto dtype = saved.real_pairs ? at::kComplexDouble : dtype_of(saved.dtype);
-    if (!dtype) throw CheckpointError("'" + name + "' has a dtype this build does not know");
+    if (!dtype) throw CheckpointError("'" + printable(name) + "' has a dtype this build does not know");
     const at::Tensor memory = at::empty(shape, at::TensorOptions().dtype(*dtype));
-    tensors.holes.push_back(make_whole(name, memory));  // contiguous: the same memory
+    made_.holes.push_back(make_whole(name, memory));  // contiguous: the same memory
     return memory;
-  };
-  // A sampler that does not fit is refused here, before anything is changed.
-  if (run.sampler != nullptr && manifest.run.contains("sampler"))
-    Sampler(*run.sampler)
-        .load_state_dict(sampler_of(JsonObject(manifest.run.at("sampler"), "the saved sampler")));
-  for (auto saved = manifest.tensors.lower_bound(kValue);
-       saved != manifest.tensors.end() && saved->first.starts_with(kValue); ++saved)
-    if (in_state_file(manifest, saved->second))  // a module may be called "value" too
-      tensors.values[saved->first.substr(std::string(kValue).size())] = hole(saved->first, saved->second);
-  if (!run.rng || manifest.world != model.world.size()) return tensors;
-  const int rank = model.world.rank();
-  for (const auto& [kind, memory] :
-       {std::pair("cpu", &tensors.cpu_generator), std::pair("device", &tensors.device_generator)})
-    if (const auto saved = manifest.tensors.find(generator_name(kind, rank)); saved != manifest.tensors.end())
-      *memory = hole(saved->first, saved->second);
-  return tensors;
+  }
+
+  void add_tensors(const std::string& prefix, Values& values) {
+    for (auto saved = manifest_.tensors.lower_bound(prefix);
+         saved != manifest_.tensors.end() && saved->first.starts_with(prefix); ++saved)
+      if (in_state_file(manifest_, saved->second))  // a module may have such a name too
+        values[saved->first.substr(prefix.size())] = hole(saved->first, saved->second);
+  }
+
+  void read_rank_values() {
+    if (!object_.has(kRankValues)) return;
+    const Json& ranks = object_.at(kRankValues);
+    if (!ranks.is_array() || ranks.size() != static_cast<size_t>(manifest_.world))
+      object_.fail(std::string("'") + kRankValues + "' is not a list with a member per rank");
+    const auto of_rank = [&](int rank, Values& values) {
+      add_values(ranks[static_cast<size_t>(rank)], values);
+      add_tensors(rank_value(rank), values);
+    };
+    if (manifest_.world == model_.world.size()) return of_rank(model_.world.rank(), made_.own_values);
+    made_.all_values.resize(ranks.size());
+    for (int rank = 0; rank < manifest_.world; ++rank)
+      of_rank(rank, made_.all_values[static_cast<size_t>(rank)]);
+  }
+
+  // Copies try what load_state_dict() refuses.
+  void read_positions() {
+    if (run_.scaler != nullptr && object_.has("scaler")) {
+      const JsonObject scaler = object_.object("scaler");
+      made_.scaler = {.scale = number_of(scaler.at("scale"), "the scale"),
+                      .growth_tracker = scaler.integer("growth_tracker", 0)};
+      GradScaler(*run_.scaler).load_state_dict(*made_.scaler);
+    }
+    if (run_.sampler != nullptr && object_.has("sampler")) {
+      made_.sampler = sampler_of(object_.object("sampler"));
+      Sampler(*run_.sampler).load_state_dict(*made_.sampler);
+    }
+    if (object_.has("model_config")) made_.model_config = object_.at("model_config").dump();
+  }
+
+  void read_generators() {
+    made_.seed = word_of(object_.object("rng"), "seed");
+    if (manifest_.world != model_.world.size()) return;
+    const int rank = model_.world.rank();
+    for (const auto& [kind, memory] :
+         {std::pair("cpu", &made_.cpu_generator), std::pair("device", &made_.device_generator)})
+      if (const auto saved = manifest_.tensors.find(generator_name(kind, rank));
+          saved != manifest_.tensors.end())
+        *memory = hole(saved->first, saved->second);
+  }
+
+  const RunState& run_;
+  const Model& model_;
+  const Manifest& manifest_;
+  const JsonObject object_;
+  PreparedRun made_;
+};
+
+}  // namespace
+
+PreparedRun prepare_run(const RunState& run, const Model& model, const Manifest& manifest) {
+  return RunReader(run, model, manifest).read();
 }
 
-void set_run_tensors(RunState& run, const Model& model, const Manifest& manifest, const RunTensors& tensors) {
-  for (const auto& [name, tensor] : tensors.values) run.values[name] = tensor;
-  if (!run.rng || !manifest.run.contains("rng")) return;
-  const uint64_t base = word_of(JsonObject(manifest.run.at("rng"), "the run's generators"), "seed");
+void check_generators(const PreparedRun& prepared, const Model& model) {
+  const auto check = [](const at::Generator& generator, const at::Tensor& state) {
+    if (state.defined()) generator.clone().set_state(state);
+  };
+  check(cpu_generator(), prepared.cpu_generator);
+  if (!model.world.device().is_cpu()) check(device_generator(model), prepared.device_generator);
+}
+
+void set_run(RunState& run, const Model& model, const Manifest& manifest, const PreparedRun& prepared) {
+  run.step = manifest.step;
+  for (const auto& [name, value] : prepared.values) run.values[name] = value;
+  for (const auto& [name, value] : prepared.own_values) run.rank_values[name] = value;
+  if (prepared.scaler) run.scaler->load_state_dict(*prepared.scaler);
+  if (prepared.sampler) run.sampler->load_state_dict(*prepared.sampler);
+  if (prepared.model_config) run.model_config = *prepared.model_config;
+  if (!prepared.seed) return;
   const auto set = [&](const at::Generator& generator, const at::Tensor& state) {
     if (state.defined())
       set_state(generator, state);
     else
-      seed(generator, derived_seed(base, manifest.step, model.world.rank()));
+      seed(generator, derived_seed(*prepared.seed, manifest.step, model.world.rank()));
   };
-  set(cpu_generator(), tensors.cpu_generator);
-  if (!model.world.device().is_cpu()) set(device_generator(model), tensors.device_generator);
+  set(cpu_generator(), prepared.cpu_generator);
+  if (!model.world.device().is_cpu()) set(device_generator(model), prepared.device_generator);
 }
 
 }  // namespace fsdp::detail

@@ -1,8 +1,11 @@
-// What a run has besides tensors of its model and optimizer.
+// What a run has besides its models and optimizers.
 #pragma once
 
 #include <fsdp/checkpoint.h>
 
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "checkpoint/model_state.h"
@@ -11,20 +14,34 @@
 
 namespace fsdp::detail {
 
-// Positions, scales and values of the user's that are not tensors.
-Json run_json(const RunState& run, const Model& model);
-// Sets them. What the run has no place for, or the checkpoint has not, is left.
-void set_run(RunState& run, Model& model, const Json& json);
+// Keys in a manifest's `run`.
+inline constexpr const char* kRankValues = "rank_values";
+inline constexpr const char* kFiltered = "filtered";
+
+// The scaler, the sampler and values of the user's that are not tensors. Throws c10::Error for a text that is
+// not UTF-8.
+Json run_json(const RunState& run);
+Json values_json(const std::map<std::string, Value>& values);
 
 // Random generators and tensors of the user's, as this rank saves them.
 std::vector<Held> held_run(const RunState& run, const Model& model);
-// Memory for those the checkpoint has: to be filled, then set.
-struct RunTensors {
-  std::vector<Held> holes;
-  std::map<std::string, at::Tensor> values;
+
+// Everything of a checkpoint's run that `run` has a place for, checked, so that setting it cannot fail.
+struct PreparedRun {
+  std::vector<Held> holes;  // memory of the tensors below, to be filled
+  std::map<std::string, Value> values;
+  std::map<std::string, Value> own_values;               // of this rank, if as many ranks saved
+  std::vector<std::map<std::string, Value>> all_values;  // of every rank that saved, if not
+  std::optional<GradScalerState> scaler;
+  std::optional<SamplerState> sampler;
+  std::optional<std::string> model_config;
+  std::optional<uint64_t> seed;                // of rank 0's generator; none: generators stay
   at::Tensor cpu_generator, device_generator;  // undefined: to be seeded anew
 };
-RunTensors prepare_run(const RunState& run, const Model& model, const Manifest& manifest);
-void set_run_tensors(RunState& run, const Model& model, const Manifest& manifest, const RunTensors& tensors);
+// Throws CheckpointError or c10::Error for what is not sound or does not fit.
+PreparedRun prepare_run(const RunState& run, const Model& model, const Manifest& manifest);
+// After the holes are filled: throws c10::Error where a generator cannot take its state.
+void check_generators(const PreparedRun& prepared, const Model& model);
+void set_run(RunState& run, const Model& model, const Manifest& manifest, const PreparedRun& prepared);
 
 }  // namespace fsdp::detail

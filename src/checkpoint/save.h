@@ -3,7 +3,10 @@
 
 #include <fsdp/checkpoint.h>
 
+#include <memory>
+
 #include "checkpoint/meeting.h"
+#include "checkpoint/save_turn.h"
 #include "checkpoint/snapshot.h"
 #include "files/file_ops.h"
 
@@ -13,13 +16,21 @@ std::string save_run(FileOps& files, const std::string& folder, const RunState& 
                      const SaveOptions& options);
 LoadReport load_run(FileOps& files, const std::string& folder, RunState& run, const LoadOptions& options);
 
-// Throws c10::Error between which calls a run cannot be saved.
-void check_can_save(const RunState& run);
+// The beginning of every save. Throws c10::Error where the run cannot be saved now. Collective.
+void before_save(const RunState& run, const SaveOptions& options);
 
-// Writes what all ranks have taken and makes it the latest. Returns its path. On any thread. `error` is what
-// went wrong before, on this rank: then all ranks throw it.
-std::string write_snapshot(FileOps& files, const std::string& folder, Meeting& meeting,
-                           const Snapshot& snapshot, const SaveOptions& options, const std::string& error,
-                           const Written& written = {});
+// What this rank writes, on the training thread: its turn, and what it has to write.
+struct BegunSave {
+  std::unique_ptr<SaveTurn> turn;  // null after an error
+  Snapshot snapshot;
+  std::string error;  // of this rank: see error_of()
+};
+BegunSave begin_save(FileOps& files, const std::string& folder, const RunState& run,
+                     const SaveOptions& options, bool in_background);
+
+// Writes what all ranks have begun and makes it the latest, when it is its turn. Returns its path. On any
+// thread. If a rank has an error, all ranks throw it.
+std::string write_save(FileOps& files, const std::string& folder, Meeting& meeting, const BegunSave& save,
+                       const SaveOptions& options, const Written& written = {});
 
 }  // namespace fsdp::detail

@@ -1,9 +1,8 @@
 #include "checkpoint/snapshot.h"
 
-#include <fsdp/optim.h>
-
 #include <set>
 
+#include "checkpoint/members.h"
 #include "checkpoint/optimizer_state.h"
 #include "checkpoint/run_state.h"
 
@@ -11,48 +10,60 @@ namespace fsdp::detail {
 
 namespace {
 
-std::vector<Held> saved_ones(std::vector<Holding> holdings, bool live) {
+std::vector<Held> saved_ones(std::vector<Holding> holdings) {
   std::vector<Held> held;
-  for (Holding& one : holdings) {
-    if (!one.saves) continue;
-    one.held.live = live;
-    held.push_back(std::move(one.held));
-  }
+  for (Holding& one : holdings)
+    if (one.saves) held.push_back(std::move(one.held));
   return held;
 }
 
-// Moments are named after parameters: a parameter of such a name would be taken for one.
+// Moments are named after parameters, and tensors of parts after parts.
 void check_names(const Snapshot& snapshot) {
   std::set<std::string> names;
-  for (const Held& held : snapshot.model) names.insert(held.name);
-  for (const Held& held : snapshot.state)
-    TORCH_CHECK(!names.contains(held.name), "fsdp: the checkpoint would have two tensors '", held.name,
-                "': one of the model, one of the optimizer or the run. Rename the module it is in");
+  const auto check = [&](const std::vector<Held>& all) {
+    for (const Held& held : all)
+      TORCH_CHECK(names.insert(held.name).second, "fsdp: the checkpoint would have two tensors '", held.name,
+                  "'. A parameter may be in one optimizer of the run only; a module may not be called as "
+                  "optimizer state ('state') or a value ('value') is");
+  };
+  check(snapshot.model);
+  check(snapshot.state);
 }
 
 void append(std::vector<Held>& all, std::vector<Held> more) {
   for (Held& one : more) all.push_back(std::move(one));
 }
 
+void add_model(Snapshot& snapshot, const Member& member) {
+  const Model& model = *member.model;
+  for (Held& held : saved_ones(held_params(model))) {
+    held.name = member.prefix + held.name;
+    held.live = true;
+    snapshot.model.push_back(std::move(held));
+  }
+  if (model.world.rank() != 0) return;
+  for (const auto& [name, tensor] : own_tensors(model))
+    snapshot.model.push_back(make_whole(member.prefix + name, tensor));
+  for (const auto& [alias, name] : aliases_of(model))
+    snapshot.aliases[member.prefix + alias] = member.prefix + name;
+}
+
 }  // namespace
 
-Snapshot take_snapshot(const RunState& run, const Model& model, bool in_background) {
-  const bool first = model.world.rank() == 0;
-  Snapshot snapshot{
-      .step = run.step, .model = saved_ones(held_params(model), true), .state = {}, .aliases = {}};
-  if (first)
-    for (const auto& [name, tensor] : own_tensors(model)) snapshot.model.push_back(make_whole(name, tensor));
-  if (run.optimizer != nullptr) {
-    const OptimizerState optimizer(model, *run.optimizer, run.optimizer_format);
-    const bool ours = dynamic_cast<const AdamW*>(run.optimizer) != nullptr;
-    append(snapshot.state, saved_ones(optimizer.held(), ours));
-    if (first) snapshot.run["optimizer"] = {{"type", optimizer.type()}, {"groups", optimizer.groups()}};
+Snapshot take_snapshot(const RunState& run, bool in_background) {
+  const Model& own = model_of(run.model.engine());
+  const bool first = own.world.rank() == 0;
+  Snapshot snapshot{.step = run.step, .model = {}, .state = {}, .aliases = {}};
+  for (const Member& member : members_of(run)) {
+    if (member.brings_model) add_model(snapshot, member);
+    if (member.optimizer != nullptr)
+      append(
+          snapshot.state,
+          saved_ones(OptimizerState(*member.model, *member.optimizer, member.format, member.prefix).held()));
+    if (first) snapshot.run.merge_patch(member_json(member));
   }
-  append(snapshot.state, held_run(run, model));
-  if (first) {
-    snapshot.aliases = aliases_of(model);
-    snapshot.run.update(run_json(run, model));
-  }
+  append(snapshot.state, held_run(run, own));
+  if (first) snapshot.run.update(run_json(run));
   check_names(snapshot);
   if (!in_background) return snapshot;
   for (std::vector<Held>* part : {&snapshot.model, &snapshot.state})

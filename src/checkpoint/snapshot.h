@@ -27,10 +27,11 @@ struct Snapshot {
 // A save reads parameters and moments while the next step computes; nothing writes to them before the
 // optimizer's step. So they are not copied when the save begins: they are `live`, and a thread copies them to
 // staging memory, or writes them where that is full. The first operator that writes to a shard waits for that
-// (Model::before_change). fsdp::AdamW writes moments and parameters in one operator, so the moments are safe
-// as well; other optimizers write moments first, of which nobody hears: theirs are copied before save()
-// returns. Everything that training may change at any time (buffers, generators, values) is copied at once,
-// too.
-Snapshot take_snapshot(const RunState& run, const Model& model, bool in_background);
+// (Model::before_change). The same is true of moments whose writers are seen: fsdp::AdamW makes those of
+// slices as watched tensors (zero_moment()), so that its own step, a class derived from it and a program that
+// takes them from state() all wait. Moments of other optimizers, of ignored parameters and of states that
+// were made elsewhere are plain tensors: nobody hears of writes to them, so they are copied before save()
+// returns. So is everything else that may change at any time (buffers, generators, values).
+Snapshot take_snapshot(const RunState& run, bool in_background);
 
 }  // namespace fsdp::detail

@@ -140,10 +140,11 @@ void load_state_dict(const ShardedModel& model, const StateDict& state, bool str
   const at::NoGradGuard no_grad;
   Model& own = model_of(model.engine());
   own.check_between_steps("a state dict");
-  const Targets targets = targets_of(own, state);
-  const std::string wrong = complaints(targets, state);
+  Targets targets;
   detail::Meeting meeting(own.world, "loading a state dict", std::chrono::minutes(10));
   meeting.agree(detail::error_of([&] {
+    targets = targets_of(own, state);
+    const std::string wrong = complaints(targets, state);
     if (strict && !wrong.empty())
       throw CheckpointError("the state dict does not fit the model; nothing was loaded:" + wrong);
   }));
@@ -151,12 +152,16 @@ void load_state_dict(const ShardedModel& model, const StateDict& state, bool str
   detail::announce_writes(own);
   for (const detail::Held& held : targets.held)
     if (const StateEntry* entry = state.find(held.name);
-        entry != nullptr && detail::mismatch(held, *entry, targets.flat).empty())
-      detail::fill(held, *entry);
+        entry != nullptr && detail::mismatch(held, *entry, targets.flat).empty()) {
+      if (targets.flat)
+        detail::fill_flat(held, *entry);
+      else
+        detail::fill(held, *entry);
+    }
   for (const auto& [name, tensor] : targets.buffers)
     if (const StateEntry* entry = state.find(name);
         entry != nullptr && detail::mismatch(detail::make_whole(name, tensor), *entry, false).empty())
-      tensor.detach().copy_(entry->boxes.front().tensor);
+      detail::fill_whole(tensor, *entry);
 }
 
 }  // namespace fsdp

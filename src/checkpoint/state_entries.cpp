@@ -1,7 +1,10 @@
 #include "checkpoint/state_entries.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
+
+#include <sstream>
 
 #include "checkpoint/box_copy.h"
 
@@ -22,6 +25,39 @@ StateEntry in_form_of(const Held& held, StateEntry entry) {
 }
 
 Box box_of(const TensorBox& box) { return {.start = box.offsets, .extent = box.tensor.sizes().vec()}; }
+
+std::string words(at::IntArrayRef numbers) {
+  std::ostringstream text;
+  text << numbers;
+  return text.str();
+}
+
+// Why `box` is none of a tensor with this dtype and shape; "": it is one. `shape` null: any run of elements.
+std::string flaw(const TensorBox& box, at::ScalarType dtype, const std::vector<int64_t>* shape) {
+  const at::Tensor& tensor = box.tensor;
+  if (!tensor.defined()) return "has a box without a tensor";
+  if (tensor.layout() != at::kStrided || tensor.is_meta() || tensor.is_quantized())
+    return "has a box whose tensor is sparse, quantized or on the meta device";
+  if (tensor.scalar_type() != dtype)
+    return std::string("has another dtype: ") + c10::toString(tensor.scalar_type()) + ", expected " +
+           c10::toString(dtype);
+  if (shape == nullptr) return "";
+  const std::string where = "has a box at " + words(box.offsets) + " of the shape " + words(tensor.sizes());
+  if (tensor.sizes().size() != shape->size() || box.offsets.size() != shape->size())
+    return where + ", expected " + std::to_string(shape->size()) + " offsets and dimensions";
+  for (size_t d = 0; d < shape->size(); ++d)
+    if (box.offsets[d] < 0 || box.offsets[d] > (*shape)[d] - tensor.sizes()[d])
+      return where + ", which is not inside " + words(*shape);
+  return "";
+}
+
+std::string overlap(const std::vector<TensorBox>& boxes) {
+  for (size_t i = 0; i < boxes.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (const auto both = intersection(box_of(boxes[i]), box_of(boxes[j])); both && both->numel() > 0)
+        return "has boxes that overlap, at " + words(boxes[j].offsets) + " and " + words(boxes[i].offsets);
+  return "";
+}
 
 }  // namespace
 
@@ -50,22 +86,41 @@ StateEntry box_entry(const Held& held, const StateDictOptions& options) {
   return entry;
 }
 
+void fill_whole(const at::Tensor& tensor, const StateEntry& given) {
+  Held whole = make_whole("", tensor);
+  whole.flat = at::empty_like(whole.flat);  // it may be the tensor's own memory
+  fill(whole, given);
+  const at::Tensor values = whole.real_pairs ? whole.flat.view(at::kComplexDouble) : whole.flat;
+  tensor.detach().copy_(values.view(tensor.sizes()));
+}
+
 StateEntry flat_entry(const at::Tensor& flat, const StateDictOptions& options) {
   return {.shape = flat.sizes().vec(), .boxes = {{.offsets = {0}, .tensor = kept(flat, options)}}};
 }
 
 std::string mismatch(const Held& held, const StateEntry& given, bool flat) {
-  const StateEntry entry = in_form_of(held, given);
-  if (!flat && entry.shape != held.shape) return "'" + held.name + "' has another shape";
-  int64_t covered = 0;
-  for (const TensorBox& box : entry.boxes) {
-    if (box.tensor.scalar_type() != held.flat.scalar_type()) return "'" + held.name + "' has another dtype";
-    if (flat && box.tensor.numel() != held.flat.numel()) return "'" + held.name + "' has another size";
-    for (const HeldBox& mine : boxes_of(held))
-      if (const auto both = flat ? std::optional(mine.box) : intersection(mine.box, box_of(box)))
-        covered += both->numel();
+  const std::string name = "'" + held.name + "' ";
+  std::vector<int64_t> shape = held.shape;
+  if (held.real_pairs) shape.pop_back();
+  if (!flat && given.shape != shape)
+    return name + "has another shape: " + words(given.shape) + ", expected " + words(shape);
+  if (flat && given.boxes.size() != 1)
+    return name + "has " + std::to_string(given.boxes.size()) + " boxes, expected this rank's one";
+  const at::ScalarType dtype = held.real_pairs ? at::kComplexDouble : held.flat.scalar_type();
+  for (const TensorBox& box : given.boxes)
+    if (const std::string wrong = flaw(box, dtype, flat ? nullptr : &shape); !wrong.empty())
+      return name + wrong;
+  if (flat) {
+    const int64_t size = held.real_pairs ? held.flat.numel() / 2 : held.flat.numel();
+    return given.boxes.front().tensor.numel() == size ? "" : name + "has another size";
   }
-  return covered < held.flat.numel() ? "'" + held.name + "' is not all there on this rank" : "";
+  if (const std::string wrong = overlap(given.boxes); !wrong.empty()) return name + wrong;
+  const StateEntry entry = in_form_of(held, given);
+  int64_t covered = 0;
+  for (const TensorBox& box : entry.boxes)
+    for (const HeldBox& mine : boxes_of(held))
+      if (const auto both = intersection(mine.box, box_of(box))) covered += both->numel();
+  return covered < held.flat.numel() ? name + "is not all there on this rank" : "";
 }
 
 void fill_flat(const Held& held, const StateEntry& given) {

@@ -17,10 +17,12 @@ StateEntry flat_entry(const at::Tensor& flat, const StateDictOptions& options);
 // A copy, in host memory where the options say so.
 at::Tensor kept(const at::Tensor& tensor, const StateDictOptions& options);
 
-// Why `entry` cannot fill `held`; "" when it can. `flat`: it is this rank's run of elements as it lies in
-// memory.
+// Why `entry`, which anyone may have made, cannot fill `held`; "" when it can. `flat`: it is this rank's run
+// of elements as it lies in memory.
 std::string mismatch(const Held& held, const StateEntry& entry, bool flat);
 void fill(const Held& held, const StateEntry& entry);
 void fill_flat(const Held& held, const StateEntry& entry);
+// All of `tensor`, however it lies.
+void fill_whole(const at::Tensor& tensor, const StateEntry& entry);
 
 }  // namespace fsdp::detail

@@ -81,6 +81,7 @@ class CommBackend {
   // Of a group that was aborted, by this rank or by one that it heard from.
   virtual AbortCause abort_cause() const { return AbortCause::caller; }
   virtual void leaving(std::string_view /*why*/) {}
+  virtual void gave_up(std::string_view /*why*/) {}
 };
 
 // The group `info.peers` split off; `info` describes the new group. Every backend folder has the same two

@@ -267,6 +267,10 @@ void Comm::leaving(std::string_view why) {
   if (state_->owner.is_this()) state_->backend->leaving(why);
 }
 
+void Comm::gave_up(std::string_view why) {
+  if (state_->owner.is_this()) state_->backend->gave_up(why);
+}
+
 std::vector<OpStats> Comm::stats() const { return state_->stats.rows(); }
 
 }  // namespace fsdp

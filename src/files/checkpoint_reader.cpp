@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "files/run_folder.h"
+#include "files/open_checkpoint.h"
 #include "files/safetensors.h"
+#include "files/saved_boxes.h"
 
 namespace fsdp::detail {
 
@@ -14,42 +15,12 @@ namespace {
 
 constexpr size_t kMostOpenFiles = 16;
 
-// What `path` is, where it is no checkpoint of ours; empty where that is not known.
-std::string known_as(const FileOps& files, const std::string& path) {
-  if (!files.exists(path)) return "";
-  if (!files.is_folder(path)) {
-    const FilePtr file = files.open(path);
-    std::string start(static_cast<size_t>(std::min<int64_t>(file->size(), 8)), '\0');
-    file->read(std::as_writable_bytes(std::span(start)), 0);
-    return other_format(start);
-  }
-  const auto has = [&](const char* name) { return files.exists(path + "/" + name); };
-  if (has(kManifestName)) return "";
-  if (has("config.json"))
-    return "it is a folder of Hugging Face: import it with `fsdp ckpt import --hf` (fsdp::import_hf) first";
-  if (has(".metadata"))
-    return "it is a checkpoint of torch.distributed.checkpoint with a pickled .metadata. Pickles may run "
-           "code "
-           "when read, so it is never opened here: load it in Python and save it with safetensors";
-  return "";
-}
-
-OpenCheckpoint find_ours(FileOps& files, const std::string& path) {
-  try {
-    return find_checkpoint(files, path);
-  } catch (const CheckpointError&) {
-    const std::string other = known_as(files, path);
-    if (other.empty()) throw;
-    throw CheckpointError(path + " is no checkpoint: " + other);
-  }
-}
-
 }  // namespace
 
 CheckpointReader::CheckpointReader(FileOps& files, const std::string& path) : files_(files) {
-  OpenCheckpoint found = find_ours(files, path);
+  AnyCheckpoint found = open_checkpoint(files, path);
   folder_ = std::move(found.folder);
-  manifest_ = Manifest::parse(found.manifest_text, folder_ + "/" + kManifestName);
+  manifest_ = std::move(found.manifest);
 }
 
 BlockReader& CheckpointReader::file(int32_t index) {
@@ -71,7 +42,9 @@ BlockReader& CheckpointReader::file(int32_t index) {
 SavedTensorReader::SavedTensorReader(CheckpointReader& checkpoint, const SavedTensor& tensor)
     : checkpoint_(checkpoint), tensor_(tensor), element_(dtype_bytes(tensor.dtype)) {
   bytes_ = checked_numel(tensor.shape, "a tensor") * element_;
-  if (!tensor.order.empty() || bytes_ == 0) return;
+  const bool runs = std::all_of(tensor.boxes.begin(), tensor.boxes.end(),
+                                [&](const SavedBox& saved) { return is_run(saved.box, tensor.shape); });
+  if (!tensor.order.empty() || !runs || bytes_ == 0) return;
   for (const SavedBox& saved : tensor.boxes) {
     int64_t first = 0;
     for (size_t d = 0; d < tensor.shape.size(); ++d) first = first * tensor.shape[d] + saved.box.start[d];
@@ -101,7 +74,13 @@ void SavedTensorReader::assemble() {
   if (!whole_.empty()) return;
   // A manifest may promise more than there is: files that are too short are found before memory is asked for.
   for (const SavedBox& saved : tensor_.boxes) checkpoint_.file(saved.file);
-  whole_.resize(static_cast<size_t>(bytes_));
+  try {
+    whole_.resize(static_cast<size_t>(bytes_));
+  } catch (const std::exception&) {
+    throw CheckpointError(checkpoint_.folder() + " has a tensor of " + std::to_string(bytes_) +
+                          " bytes whose memory order is not row-major. There is not enough memory to put it "
+                          "together");
+  }
   for (const SavedBox& saved : tensor_.boxes) scatter(saved);
 }
 

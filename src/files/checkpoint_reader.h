@@ -42,7 +42,7 @@ class CheckpointReader {
 };
 
 // One tensor of a checkpoint. Boxes that are runs of the row-major tensor are streamed. A tensor with another
-// memory order (Note [Saved tensors]) is put together in memory at first use.
+// memory order (Note [Saved tensors]) or with other boxes is put together in memory at first use.
 class SavedTensorReader {
  public:
   SavedTensorReader(CheckpointReader& checkpoint, const SavedTensor& tensor);
@@ -66,7 +66,7 @@ class SavedTensorReader {
   int64_t element_ = 0;  // bytes
   int64_t bytes_ = 0;
   std::vector<Piece> pieces_;     // by `begin`; row-major tensors only
-  std::vector<std::byte> whole_;  // another memory order, after first use
+  std::vector<std::byte> whole_;  // whose boxes are no runs, after first use
 };
 
 }  // namespace fsdp::detail

@@ -57,8 +57,11 @@ class FileOps {
   virtual bool exists(const std::string& path) const = 0;
   virtual bool is_folder(const std::string& path) const = 0;
   virtual bool is_link(const std::string& /*path*/) const { return false; }
+  // The same text for every path that leads to one file or folder; empty: nothing is there. A file or folder
+  // that is made later has another one, as long as a lock() on it or in it is held.
+  virtual std::string identity(const std::string& path) const { return exists(path) ? path : ""; }
   // Locks the file at `path`, made where it does not exist, until what is returned is destroyed or the
-  // process ends. Null: another holds it.
+  // process ends. Processes forked meanwhile do not hold it. Null: another holds it.
   virtual std::shared_ptr<void> lock(const std::string& path) = 0;
 };
 

@@ -195,6 +195,11 @@ Json complete_hf_config(Json config, const TensorTable& found, const std::string
   return config;
 }
 
+Json read_hf_defaults(Json config, const TensorTable& found, const std::string& where) {
+  if (hf_model_type(config, where) == "gpt2") config.emplace("tie_word_embeddings", true);
+  return complete_hf_config(std::move(config), found, where);
+}
+
 HfSizes read_hf_config(const Json& config, int64_t most_layers, const std::string& where) {
   const JsonObject object(config, where);
   const HfSizes size = hf_model_type(config, where) == "gpt2" ? read_gpt2(object) : read_llama(object);

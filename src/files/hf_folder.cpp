@@ -38,12 +38,13 @@ void refuse_no_folder(const FileOps& files, const std::string& path) {
 
 }  // namespace
 
-HfFolder::HfFolder(const FileOps& files, std::string path) : path_(std::move(path)) {
-  refuse_no_folder(files, path_);
-  const std::string config = path_ + "/" + kHfConfig;
-  config_ = parse_json(read_text(files, config, kMostConfigBytes), config);
+HfFolder::HfFolder(const FileOps& files, std::string path, Config config) : path_(std::move(path)) {
+  if (config == Config::needed) refuse_no_folder(files, path_);
+  const std::string file = path_ + "/" + kHfConfig;
+  if (files.exists(file)) config_ = parse_json(read_text(files, file, kMostConfigBytes), file);
   std::map<std::string, std::string> promised;
-  for (const std::string& name : weight_files(files, promised)) add_file(files, name);
+  names_ = find_weights(files, promised);
+  for (const std::string& name : names_) add_file(files, name);
   for (const auto& [tensor, file] : promised) {
     const auto found = file_of_.find(tensor);
     if (found == file_of_.end() || found->second != file)
@@ -53,7 +54,7 @@ HfFolder::HfFolder(const FileOps& files, std::string path) : path_(std::move(pat
 }
 
 // Where there are both, transformers takes the one file.
-std::vector<std::string> HfFolder::weight_files(const FileOps& files,
+std::vector<std::string> HfFolder::find_weights(const FileOps& files,
                                                 std::map<std::string, std::string>& promised) const {
   if (files.exists(path_ + "/" + kHfWeights)) return {kHfWeights};
   const std::string path = path_ + "/" + kHfIndex;

@@ -19,12 +19,15 @@ inline constexpr const char* kHfIndex = "model.safetensors.index.json";
 
 class HfFolder {
  public:
+  enum class Config { needed, optional };
+
   // Reads the config and the header of every file. Throws CheckpointError or IoError, in words that say what
   // `path` is instead: weights that are pickled, an index that leads out of the folder, ...
-  HfFolder(const FileOps& files, std::string path);
+  HfFolder(const FileOps& files, std::string path, Config config = Config::needed);
 
   const std::string& path() const { return path_; }
-  const Json& config() const { return config_; }
+  const Json& config() const { return config_; }  // null where there is none
+  const std::vector<std::string>& weight_files() const { return names_; }
   const TensorTable& tensors() const { return tensors_; }
 
   // Where tensors lie: the order to read them in is by this.
@@ -41,13 +44,14 @@ class HfFolder {
   void read(const std::string& name, int64_t offset, std::span<std::byte> into) const;
 
  private:
-  std::vector<std::string> weight_files(const FileOps& files,
+  std::vector<std::string> find_weights(const FileOps& files,
                                         std::map<std::string, std::string>& promised) const;
   void add_file(const FileOps& files, const std::string& name);
 
   std::string path_;
   Json config_;
-  std::vector<FilePtr> opened_;
+  std::vector<std::string> names_;
+  std::vector<FilePtr> opened_;  // by `names_`
   TensorTable tensors_;
   std::map<std::string, Place> places_;
   std::map<std::string, std::string> file_of_;  // tensor -> name of its file

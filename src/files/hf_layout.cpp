@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "files/hf_config.h"
+#include "files/hf_names.h"
 
 namespace fsdp::detail {
 
@@ -82,12 +83,6 @@ void check_kind(const HfTensor& tensor, const TensorKind& kind, const std::strin
                           "; F32, BF16, F16 or F64 is expected. Save it without quantization");
 }
 
-// Buffers that transformers kept in files once.
-bool is_old_buffer(const std::string& name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-         name.ends_with(".rotary_emb.inv_freq");
-}
-
 void find_tensors(HfLayout& layout, const Family& family, const TensorTable& found,
                   const std::string& where) {
   const bool bare = std::none_of(found.begin(), found.end(),
@@ -130,7 +125,7 @@ HfLayout hf_layout(const Json& config, const TensorTable& found, const std::stri
   std::set<std::string> used;
   for (const HfTensor& tensor : layout.tensors) used.insert(tensor.source);
   for (const auto& [name, kind] : found)
-    if (!used.contains(name) && !is_old_buffer(name)) layout.others.push_back(name);
+    if (!used.contains(name) && !is_computed_today(name)) layout.others.push_back(name);
   return layout;
 }
 

@@ -50,6 +50,9 @@ struct HfLayout {
 // which begins with `where`, for a model that models/ does not have.
 Json complete_hf_config(Json config, const TensorTable& found, const std::string& where);
 
+// The same for a config.json of transformers, with what transformers takes for granted.
+Json read_hf_defaults(Json config, const TensorTable& found, const std::string& where);
+
 // Finds the tensors of a complete config in a table. Throws CheckpointError, which begins with `where`: a
 // value is missing or not computed by models/; a tensor is missing, or has another shape or no floating
 // dtype.

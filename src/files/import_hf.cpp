@@ -19,9 +19,7 @@ constexpr const char* kWeightsFile = "shard-00000-model-00001-of-00001.safetenso
 // The model in `source`, in the order in which its files are read from front to back.
 HfLayout matched_model(const HfFolder& source, Json& config) {
   const std::string where = source.path();
-  // What transformers takes for granted where config.json does not say it.
-  if (hf_model_type(config, where) == "gpt2") config.emplace("tie_word_embeddings", true);
-  config = complete_hf_config(std::move(config), source.tensors(), where);
+  config = read_hf_defaults(std::move(config), source.tensors(), where);
   HfLayout layout = hf_layout(config, source.tensors(), where);
   std::erase_if(layout.others, [&](const std::string& name) { return layout.aliases.contains(name); });
   if (!layout.others.empty())
@@ -58,8 +56,11 @@ PlannedFile plan_weights(const HfFolder& source, const HfLayout& layout) {
 }
 
 SavedFile copy_weights(FileOps& files, const HfFolder& source, const HfLayout& layout,
-                       const PlannedFile& plan, const std::string& folder, const ByteProgress& progress) {
-  BlockWriter writer(files, folder, kWeightsFile, make_safetensors_header(plan.entries, {{"format", "pt"}}));
+                       const PlannedFile& plan, const std::string& folder, const Manifest& manifest,
+                       const ByteProgress& progress) {
+  const std::map<std::string, std::string> metadata{
+      {"format", "pt"}, {"fsdp_id", manifest.id}, {"fsdp_step", std::to_string(manifest.step)}};
+  BlockWriter writer(files, folder, kWeightsFile, make_safetensors_header(plan.entries, metadata));
   std::vector<std::byte> piece;
   int64_t done = 0;
   for (const HfTensor& tensor : layout.tensors) {
@@ -111,7 +112,7 @@ ConvertedModel import_hf(const std::string& folder, const std::string& run_folde
                       .bytes = plan.bytes,
                       .files = {kWeightsFile}};
   try {
-    manifest.files.push_back(copy_weights(files, source, layout, plan, begun, options.progress));
+    manifest.files.push_back(copy_weights(files, source, layout, plan, begun, manifest, options.progress));
     manifest.check(folder);
     made.folder = run_folder + "/" + run.commit(begun, options.step, manifest.to_text());
   } catch (...) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <new>
 #include <set>
 
 namespace fsdp::detail {
@@ -16,8 +17,21 @@ int64_t integer_of(const Json& value, const std::string& where, int64_t least, i
   if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > most)
     throw CheckpointError(where + " is " +
                           printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)) +
-                          ", not an integer that is possible there");
+                          ", not an integer that is possible there" +
+                          (most < INT64_MAX ? ": at most " + std::to_string(most) : ""));
   return value.get<int64_t>();
+}
+
+// Bytes that one more value of a parsed text takes, about: texts are small, and lists of small numbers grow
+// to ten times their text and more.
+int64_t memory_of(Json::parse_event_t event, const Json& value) {
+  constexpr int64_t kContainer = 48, kNode = 80;  // allocated for a list or an object, and for a key in one
+  using Event = Json::parse_event_t;
+  if (event == Event::object_end || event == Event::array_end) return 0;
+  const int64_t text = value.is_string() ? std::ssize(value.get_ref<const std::string&>()) : 0;
+  if (event == Event::key) return 2 * (kNode + text);  // also kept to find one that is there twice
+  const bool container = event == Event::object_start || event == Event::array_start;
+  return static_cast<int64_t>(sizeof(Json)) + text + (container ? kContainer : 0);
 }
 
 }  // namespace
@@ -40,8 +54,14 @@ std::string json_text(const Json& value, const std::string& where) {
 
 Json parse_json(std::string_view text, const std::string& where, int depth) {
   std::vector<std::set<std::string>> keys;
+  int64_t memory = 0;
   const auto look = [&](int level, Json::parse_event_t event, Json& value) {
     if (level > depth) throw CheckpointError(where + ": nested deeper than " + std::to_string(depth));
+    memory += memory_of(event, value);
+    if (memory > kMostJsonMemory)
+      throw CheckpointError(where + " holds too many values: they would take more than " +
+                            std::to_string(kMostJsonMemory) +
+                            " bytes of memory, which no checkpoint needs. It is damaged or made to harm");
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get_ref<std::string&>()).second)
@@ -53,6 +73,9 @@ Json parse_json(std::string_view text, const std::string& where, int depth) {
     return Json::parse(text, look);
   } catch (const Json::exception& error) {
     throw CheckpointError(where + " is not JSON: " + printable(error.what()));
+  } catch (const std::bad_alloc&) {
+    throw CheckpointError(where + " has " + std::to_string(text.size()) +
+                          " bytes: there is not enough memory to read it");
   }
 }
 

@@ -17,8 +17,11 @@ std::string printable(std::string_view text);
 // As text. Throws CheckpointError, which begins with `where`, if a string of it is not UTF-8.
 std::string json_text(const Json& value, const std::string& where);
 
-// Throws CheckpointError, which begins with `where`, for what is no JSON, names a key twice in one object or
-// nests deeper than `depth`.
+// What a parsed text may take in memory. A manifest of 4,096 ranks takes some 600 MB.
+inline constexpr int64_t kMostJsonMemory = int64_t{1} << 30;
+
+// Throws CheckpointError, which begins with `where`, for what is no JSON, names a key twice in one object,
+// nests deeper than `depth` or would take more than kMostJsonMemory.
 Json parse_json(std::string_view text, const std::string& where, int depth = 16);
 
 // Members of an object, of the type that is expected: CheckpointError where they are missing or another type.

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "files/safetensors.h"
+#include "files/saved_boxes.h"
 
 namespace fsdp::detail {
 
@@ -15,6 +16,7 @@ constexpr std::string_view kCheckKey = "\"check\": \"";
 constexpr std::string_view kCheckEnd = "\"\n}\n";
 constexpr int64_t kMostDimensions = 64;
 constexpr int kMostNesting = 16;
+constexpr size_t kSurelyParsed = size_t{32} << 20;  // no text grows to kMostJsonMemory from this
 
 Json to_json(const SavedFile& file) {
   std::string blocks;
@@ -35,12 +37,13 @@ Hash128 hash_of(std::string_view digits, const JsonObject& where) {
 SavedFile parse_file(const Json& value, const std::string& where) {
   const JsonObject object(value, where);
   SavedFile file{.name = object.text("name"),
-                 .header_bytes = object.integer("header_bytes", 8, int64_t{1} << 40),
+                 .header_bytes = object.integer("header_bytes", 8, 8 + kMostHeaderBytes),
                  .data_bytes = object.integer("data_bytes", 0, int64_t{1} << 60),
                  .header = hash_of(object.text("header"), object),
                  .blocks = {}};
   if (!is_plain_name(file.name)) object.fail("'" + printable(file.name) + "' is not the name of a file here");
-  const std::string blocks = object.text("blocks");
+  if (!object.at("blocks").is_string()) object.fail("'blocks' is not a string");
+  const auto& blocks = object.at("blocks").get_ref<const std::string&>();  // a large one
   const auto expected = static_cast<size_t>((file.data_bytes + kBlockBytes - 1) / kBlockBytes);
   if (blocks.size() % kHashDigits != 0 || blocks.size() / kHashDigits != expected)
     object.fail("there are not as many hashes as blocks");
@@ -105,72 +108,18 @@ void check_shape(const SavedTensor& tensor, const std::string& where) {
   if (sorted != all) throw CheckpointError(where + ": 'order' does not name every dimension once");
 }
 
-// A box in memory order.
-Box in_order(const Box& box, const std::vector<int64_t>& order) {
-  if (order.empty()) return box;
-  Box moved;
-  for (const int64_t d : order) {
-    moved.start.push_back(box.start[static_cast<size_t>(d)]);
-    moved.extent.push_back(box.extent[static_cast<size_t>(d)]);
-  }
-  return moved;
-}
-
-// The elements [first, first + numel) that a box is, or CheckpointError where it is no run.
-struct Run {
-  int64_t first = 0;
-  int64_t numel = 0;
-};
-Run run_of(const Box& box, const std::vector<int64_t>& shape, const std::string& where) {
-  Run run{.first = 0, .numel = 1};
-  int64_t stride = 1;
-  bool whole = true;  // all dimensions further in are
-  for (size_t d = shape.size(); d-- > 0;) {
-    const int64_t extent = box.extent[d];
-    if (extent < 1 || box.start[d] > shape[d] - extent)
-      throw CheckpointError(where + ": a box lies outside of it");
-    if (!whole && extent != 1) throw CheckpointError(where + ": a box is no run of its elements");
-    whole = whole && extent == shape[d];
-    run.first += box.start[d] * stride;
-    run.numel *= extent;
-    stride *= shape[d];
-  }
-  return run;
-}
-
-void check_boxes(const SavedTensor& tensor, const std::vector<SavedFile>& files, const std::string& where) {
-  const int64_t numel = checked_numel(tensor.shape, where);
-  const int64_t bytes = dtype_bytes(tensor.dtype);
-  std::vector<Run> runs;
-  const std::vector<int64_t> shape =
-      in_order({.start = tensor.shape, .extent = tensor.shape}, tensor.order).extent;
-  for (const SavedBox& saved : tensor.boxes) {
-    if (saved.file < 0 || static_cast<size_t>(saved.file) >= files.size())
-      throw CheckpointError(where + ": a box lies in a file that is not there");
-    const bool empty = numel == 0;
-    if (!empty) runs.push_back(run_of(in_order(saved.box, tensor.order), shape, where));
-    if (empty && saved.box != Box{.start = std::vector<int64_t>(tensor.shape.size()), .extent = tensor.shape})
-      throw CheckpointError(where + ": a box lies outside of it");
-    const int64_t box_bytes = empty ? 0 : runs.back().numel * bytes;
-    const int64_t data_bytes = files[static_cast<size_t>(saved.file)].data_bytes;
-    if (box_bytes > data_bytes || saved.offset > data_bytes - box_bytes)
-      throw CheckpointError(where + ": a box ends behind the end of its file");
-  }
-  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.first < b.first; });
-  int64_t at = 0;
-  for (const Run& run : runs) {
-    if (run.first != at) throw CheckpointError(where + " is not covered: its boxes overlap or leave a hole");
-    at += run.numel;
-  }
-  if (at != numel || (numel == 0 && tensor.boxes.size() != 1))
-    throw CheckpointError(where + " is not covered: its boxes hold " + std::to_string(at) + " of " +
-                          std::to_string(numel) + " elements");
-}
-
 // What is read back must be what was saved: numbers are finite, strings UTF-8, and nesting is not too deep.
 void check_run(const Json& run, const std::string& where) {
   if (parse_json(json_text(run, where), where, kMostNesting - 1) != run)
     throw CheckpointError(where + " holds a number that is not finite, which JSON has no word for");
+}
+
+// Whether it is "state.<name of a tensor>.<key>".
+bool is_moment(const std::string& name, const std::map<std::string, SavedTensor>& tensors) {
+  constexpr std::string_view kState = "state.";
+  const size_t key = name.rfind('.');
+  return name.starts_with(kState) && key > kState.size() &&
+         tensors.contains(name.substr(kState.size(), key - kState.size()));
 }
 
 }  // namespace
@@ -183,10 +132,19 @@ bool is_plain_name(std::string_view name) {
   });
 }
 
-bool Manifest::is_of_model(const SavedTensor& tensor) const {
+bool Manifest::is_of_model(const std::string& name, const SavedTensor& tensor) const {
+  if (foreign) return !is_moment(name, tensors);
   return std::none_of(tensor.boxes.begin(), tensor.boxes.end(), [&](const SavedBox& box) {
     return files[static_cast<size_t>(box.file)].name.find("-state-") != std::string::npos;
   });
+}
+
+bool Manifest::is_of_part(const std::string& name) const {
+  const auto parts = run.find("parts");
+  const size_t dot = name.find('.');
+  if (parts == run.end() || !parts->is_object() || dot == std::string::npos) return false;
+  const auto part = parts->find(name.substr(0, dot));
+  return part != parts->end() && part->is_object() && part->contains("model") && part->at("model") == true;
 }
 
 Json Manifest::part() const {
@@ -231,7 +189,7 @@ void Manifest::check(const std::string& where) const {
   for (const auto& [name, tensor] : tensors) {
     const std::string which = where + ", tensor '" + printable(name) + "'";
     check_shape(tensor, which);
-    check_boxes(tensor, files, which);
+    (foreign ? check_any_boxes : check_boxes)(tensor, files, which);
   }
   for (const auto& [alias, name] : aliases)
     if (!tensors.contains(name) || tensors.contains(alias))
@@ -254,7 +212,13 @@ std::string Manifest::to_text() const {
   for (const char* key : {"run", "aliases", "tensors", "files"}) line(key, all.at(key));
   text += kCheckKey;
   const std::string digits = to_hex(hash128(text));
-  return text + digits + std::string(kCheckEnd);
+  text += digits + std::string(kCheckEnd);
+  // What is saved can be loaded.
+  if (std::ssize(text) > kMostManifestBytes)
+    throw CheckpointError("the manifest would have " + std::to_string(text.size()) +
+                          " bytes; readers take at most " + std::to_string(kMostManifestBytes));
+  if (text.size() > kSurelyParsed) parse_json(text, "the manifest");
+  return text;
 }
 
 Manifest Manifest::parse(std::string_view text, const std::string& where) {
@@ -272,7 +236,7 @@ Manifest Manifest::parse(std::string_view text, const std::string& where) {
   if (version < 1 || version > kFormatVersion)
     object.fail("format version " + std::to_string(version) + "; this build reads 1 to " +
                 std::to_string(kFormatVersion) + ". Load it with a newer build");
-  if (object.integer("block_bytes") != kBlockBytes) object.fail("another size of blocks than format 1 has");
+  if (object.integer("block_bytes") != kBlockBytes) object.fail("another size of blocks than the format has");
   Manifest manifest{.id = object.text("id"),
                     .step = object.integer("step", 0, INT64_MAX),
                     .world = static_cast<int>(object.integer("world", 1, INT32_MAX)),

@@ -12,9 +12,11 @@
 
 namespace fsdp::detail {
 
-inline constexpr int kFormatVersion = 1;
+inline constexpr int kFormatVersion = 2;
 inline constexpr int64_t kBlockBytes = int64_t{1} << 20;
 inline constexpr const char* kManifestName = "manifest.json";
+// Of its text. Hashes of 28 TiB of data take as much.
+inline constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
 
 // A safetensors file of a checkpoint. Its data are hashed in blocks, so that a rank that reads some of them
 // can check what it reads.
@@ -67,15 +69,18 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 
   // The whole file, which ends with a hash of the rest. Throws CheckpointError for strings that are not
-  // UTF-8.
+  // UTF-8, and where it would be larger than parse() takes.
   std::string to_text() const;
   // Throws CheckpointError, which begins with `where`, unless all of it is sound: the hash, the version,
   // every name and number, and that the boxes of each tensor cover it.
   static Manifest parse(std::string_view text, const std::string& where);
 
   // Whether it is a parameter or buffer. What else a run has lies in files of its own: Note [Files of a
-  // rank].
-  bool is_of_model(const SavedTensor& tensor) const;
+  // rank]. In files of others moments have names that ours have, too.
+  bool is_of_model(const std::string& name, const SavedTensor& tensor) const;
+
+  // Whether it belongs to another model of the run: Note [Parts of a run].
+  bool is_of_part(const std::string& name) const;
 
   // What one rank saved, on its way to rank 0, and all of them together: throws CheckpointError where ranks
   // do not fit or a tensor is not covered.

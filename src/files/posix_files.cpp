@@ -2,12 +2,14 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fsdp/error.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <mutex>
 #include <utility>
 
 #include "base/fd.h"
@@ -114,6 +116,54 @@ class PosixFile final : public OpenFile {
   int64_t unstarted_ = 0;      // bytes written since the disk was last told to begin
 };
 
+std::string identity_of(const struct stat& status) {
+  return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
+}
+
+// Note [Locks and forks]
+// A flock() belongs to the open file, and a forked child shares the open files of its parent: a data loader's
+// process that outlives the run would keep the lock, and the next run would be refused. So all locks are in a
+// list, and a child closes those it inherits before fork() returns in it. That leaves the parent's lock in
+// place. Programs that are started by exec have none: descriptors are close-on-exec.
+//
+// A lock keeps the folder of its file open, too: neither inode is used for another folder or file meanwhile.
+class FileLock {
+ public:
+  FileLock(Fd file, Fd folder) : file_(std::move(file)), folder_(std::move(folder)) {
+    [[maybe_unused]] static const int once = ::pthread_atfork(&before_fork, &in_parent, &in_child);
+    const std::lock_guard guard(mutex);
+    next_ = std::exchange(first, this);
+  }
+  ~FileLock() {
+    const std::lock_guard guard(mutex);
+    FileLock** link = &first;
+    while (*link != this) link = &(*link)->next_;
+    *link = next_;
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  static void before_fork() { mutex.lock(); }
+  static void in_parent() { mutex.unlock(); }
+  static void in_child() {
+    for (FileLock* lock = first; lock != nullptr; lock = lock->next_) {
+      lock->file_ = Fd();
+      lock->folder_ = Fd();
+    }
+    mutex.unlock();
+  }
+
+  static std::mutex mutex;  // of the list
+  static FileLock* first;
+
+  Fd file_, folder_;
+  FileLock* next_ = nullptr;
+};
+
+constinit std::mutex FileLock::mutex;
+constinit FileLock* FileLock::first = nullptr;
+
 class PosixFiles final : public FileOps {
  public:
   FilePtr create(const std::string& path) override {
@@ -179,13 +229,29 @@ class PosixFiles final : public FileOps {
   bool is_folder(const std::string& path) const override { return S_ISDIR(mode(path, &::stat)); }
   bool is_link(const std::string& path) const override { return S_ISLNK(mode(path, &::lstat)); }
 
+  std::string identity(const std::string& path) const override {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0) return identity_of(status);
+    if (errno == ENOENT || errno == ENOTDIR) return "";
+    throw IoError("look at", path, errno);
+  }
+
   std::shared_ptr<void> lock(const std::string& path) override {
-    auto fd = std::make_shared<Fd>(open_fd(path, O_RDWR | O_CREAT, "open"));
-    if (uninterrupted([&] { return ::flock(fd->get(), LOCK_EX | LOCK_NB); }) < 0) {
-      if (errno == EWOULDBLOCK) return nullptr;
-      throw IoError("lock", path, errno);
+    const size_t slash = path.find_last_of('/');
+    const std::string above = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+    for (;;) {
+      Fd folder = open_fd(above, O_RDONLY | O_DIRECTORY, "open folder");
+      Fd file = open_fd(path, O_RDWR | O_CREAT, "open");
+      if (uninterrupted([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) < 0) {
+        if (errno == EWOULDBLOCK) return nullptr;
+        throw IoError("lock", path, errno);
+      }
+      struct stat status {};
+      check(::fstat(file.get(), &status), "look at", path);
+      // Somebody may have deleted it before it was locked: then the next one locks another file.
+      if (identity(path) == identity_of(status))
+        return std::make_shared<FileLock>(std::move(file), std::move(folder));
     }
-    return fd;
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <random>
 #include <utility>
 
@@ -14,9 +15,9 @@ namespace fsdp::detail {
 namespace {
 
 constexpr const char* kLatest = "latest";
+constexpr const char* kLock = ".lock";
 constexpr const char* kBegun = ".saving-";
 constexpr const char* kRetired = ".removing-";
-constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
 
 std::string step_name(int64_t step, int generation) {
   std::string digits = std::to_string(step);
@@ -52,6 +53,21 @@ void make_lasting_folders(FileOps& files, const std::string& path) {
   files.sync_folder(parent);
 }
 
+// The number that a checkpoint was saved with as value `name`; none where it has none, or is damaged.
+std::optional<double> saved_number(const FileOps& files, const std::string& checkpoint,
+                                   const std::string& name) {
+  try {
+    const std::string path = checkpoint + "/" + kManifestName;
+    const Json json = parse_json(read_text(files, path, kMostManifestBytes), path);
+    const JsonObject value = JsonObject(json, path).object("run").object("values").object(name);
+    if (value.has("int")) return static_cast<double>(value.integer("int"));
+    const double number = number_of(value.at("float"), path);
+    return std::isnan(number) ? std::nullopt : std::optional(number);
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::vector<RunFolder::Entry> RunFolder::entries() const {
@@ -72,6 +88,8 @@ std::optional<RunFolder::Entry> RunFolder::latest() const {
   return found == all.end() ? all.back() : *found;
 }
 
+bool RunFolder::is_run() const { return files_.exists(at(kLatest)) || !entries().empty(); }
+
 std::string RunFolder::named_latest() const {
   if (!files_.exists(at(kLatest))) return "";
   std::string name = read_text(files_, at(kLatest), 1000);
@@ -79,10 +97,17 @@ std::string RunFolder::named_latest() const {
   return name;
 }
 
+std::string RunFolder::make() {
+  make_lasting_folders(files_, path_);
+  return files_.identity(path_);
+}
+
 std::shared_ptr<void> RunFolder::lock() {
   make_lasting_folders(files_, path_);
-  return files_.lock(at(".lock"));
+  return files_.lock(at(kLock));
 }
+
+std::string RunFolder::lock_identity() const { return files_.identity(at(kLock)); }
 
 std::string RunFolder::begin(int64_t step, const std::string& id) {
   make_lasting_folders(files_, path_);
@@ -104,18 +129,28 @@ std::string RunFolder::commit(const std::string& begun, int64_t step, const std:
     if (const auto entry = parse_name(other); entry && entry->step == step)
       generation = std::max(generation, entry->generation + 1);
   const std::string name = step_name(step, generation);
-  files_.rename(begun, at(name));
-  files_.sync_folder(path_);
-  replace_latest(name);
-  return name;
-}
-
-void RunFolder::replace_latest(const std::string& name) {
   const std::string fresh = at(std::string(kBegun) + kLatest);
   remove_tree(files_, fresh);
   write_text(files_, fresh, name + "\n");
-  files_.rename(fresh, at(kLatest));
+  files_.rename(begun, at(name));
+  try {
+    files_.sync_folder(path_);
+    files_.rename(fresh, at(kLatest));
+  } catch (const IoError&) {
+    withdraw(name);
+    throw;
+  }
   files_.sync_folder(path_);
+  return name;
+}
+
+void RunFolder::withdraw(const std::string& name) {
+  try {
+    files_.rename(at(name), at(kRetired + name));
+    remove_hidden({kRetired + name});
+  } catch (const IoError&) {
+    // It stays, and is whole. What commit() throws says that the disk fails.
+  }
 }
 
 void RunFolder::remove_hidden(const std::vector<std::string>& names) {
@@ -125,19 +160,42 @@ void RunFolder::remove_hidden(const std::vector<std::string>& names) {
   for (const std::string& name : names) remove_tree(files_, at(name));
 }
 
-void RunFolder::retire(const std::string& newest, int64_t keep_last, int64_t keep_every) {
+std::vector<RunFolder::Entry> RunFolder::entries_up_to(const Entry& newest) const {
+  std::vector<Entry> all = entries();
+  std::erase_if(all, [&](const Entry& one) { return newest < one; });
+  return all;
+}
+
+std::string RunFolder::best(const std::string& newest, const std::string& value, bool highest) const {
+  const auto last = parse_name(newest);
+  if (!last) return "";
+  const std::vector<Entry> all = entries_up_to(*last);
+  std::string name;
+  double best = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i + 1 < all.size() && all[i + 1].step == all[i].step) continue;  // it was saved again
+    const auto number = saved_number(files_, at(all[i].name), value);
+    if (!number || (!name.empty() && (highest ? *number < best : *number > best))) continue;
+    name = all[i].name;
+    best = *number;
+  }
+  return name;
+}
+
+void RunFolder::retire(const std::string& newest, int64_t keep_last, int64_t keep_every,
+                       const std::string& best) {
   const auto last = parse_name(newest);
   if (keep_last <= 0 || !last) return;
   const auto latest_now = latest();
-  std::vector<Entry> older = entries();
-  std::erase_if(older, [&](const Entry& one) { return !(one < *last); });
+  std::vector<Entry> older = entries_up_to(*last);
+  std::erase(older, *last);
   std::vector<std::string> hidden;
   int64_t recent = 1;
   int64_t above = last->step;
   for (auto one = older.rbegin(); one != older.rend(); ++one) {
     // Of a step that was saved again, only the last generation counts.
     const bool again = std::exchange(above, one->step) == one->step;
-    const bool marked = keep_every > 0 && one->step % keep_every == 0;
+    const bool marked = (keep_every > 0 && one->step % keep_every == 0) || one->name == best;
     const bool kept = !again && (recent++ < keep_last || marked);
     if (kept || (latest_now && *latest_now == *one)) continue;
     hidden.push_back(kRetired + one->name);

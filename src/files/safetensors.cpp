@@ -14,8 +14,6 @@ namespace fsdp::detail {
 namespace {
 
 constexpr const char* kMetadata = "__metadata__";
-// A header of more is no header of tensors: 32 MiB describe some 200,000 of them.
-constexpr int64_t kMostHeaderBytes = int64_t{32} << 20;
 
 static_assert(std::endian::native == std::endian::little, "safetensors are little endian");
 
@@ -103,6 +101,10 @@ std::string make_safetensors_header(const std::vector<SafetensorsEntry>& tensors
   const size_t unit = static_cast<size_t>(align);
   json.resize((json.size() + 8 + unit - 1) / unit * unit - 8, ' ');
   const uint64_t length = json.size();
+  if (length > static_cast<uint64_t>(kMostHeaderBytes))
+    throw CheckpointError("the header of a safetensors file with " + std::to_string(tensors.size()) +
+                          " tensors would have " + std::to_string(length) + " bytes; readers take at most " +
+                          std::to_string(kMostHeaderBytes));
   std::string bytes(sizeof length, '\0');
   std::memcpy(bytes.data(), &length, sizeof length);
   return bytes + json;

@@ -11,6 +11,9 @@
 
 namespace fsdp::detail {
 
+// As in the safetensors library, which refuses longer ones too. 100 MB describe some 400,000 tensors.
+inline constexpr int64_t kMostHeaderBytes = 100'000'000;
+
 // Bytes of an element of a dtype by its name in the format ("F32", "BF16", ...); 0 for a name that is
 // unknown.
 int64_t dtype_bytes(std::string_view dtype);
@@ -33,6 +36,7 @@ struct SafetensorsHeader {
 };
 
 // The bytes up to where data begin, which is a multiple of `align`. Entries follow each other without gaps.
+// Throws CheckpointError where the header would be longer than readers take.
 std::string make_safetensors_header(const std::vector<SafetensorsEntry>& tensors,
                                     const std::map<std::string, std::string>& metadata, int64_t align = 8);
 

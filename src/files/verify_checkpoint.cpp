@@ -42,7 +42,8 @@ VerifiedCheckpoint verify_checkpoint(const std::string& path, const ByteProgress
   VerifiedCheckpoint verified{.folder = reader.folder(),
                               .files = static_cast<int64_t>(manifest.files.size()),
                               .tensors = static_cast<int64_t>(manifest.tensors.size()),
-                              .bytes = 0};
+                              .bytes = 0,
+                              .hashed = !manifest.foreign};
   for (int32_t index = 0; index < static_cast<int32_t>(manifest.files.size()); ++index) {
     const SavedFile& saved = manifest.files[static_cast<size_t>(index)];
     BlockReader& file = reader.file(index);

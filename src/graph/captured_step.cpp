@@ -2,10 +2,12 @@
 // Recorded is everything from model(...) to the end of backward: casts of the weights, gathers, gradients.
 // The optimizer stays outside, so that its step counts and learning rates may live on the host. A replay
 // does what the host would have done with other values at the same addresses; so the memory it touches
-// (inputs, arena, gradients) is kept here, and the slices are given their gradients by hand.
+// (inputs, arena, gradients) is kept here, and the slices are given their gradients by hand. A gradient that
+// the program has kept is moved to other memory before the next replay would write to it.
 //
 // Autograd runs the last node of a parameter on the stream that was current when the node was made. That
 // must be the stream that is recorded: the nodes are made anew for it.
+#include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -13,6 +15,7 @@
 #include <fsdp/capture.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -31,8 +34,27 @@ bool same_kind(const at::Tensor& a, const at::Tensor& b) {
 
 std::vector<bool> trainable(const Engine& engine) {
   std::vector<bool> which;
-  for (const UnitParam* param : engine.params) which.push_back(param->tensor.requires_grad());
+  for (const UnitParam* param : engine.params) which.push_back(param->wants_grad());
   return which;
+}
+
+at::Tensor over(const c10::Storage& storage, const at::Tensor& like) {
+  at::Tensor made =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), like.key_set(), like.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  return made;
+}
+
+// Whoever holds `storage` finds its values in other memory from now on. Returns the memory that it had.
+c10::Storage move_out(c10::StorageImpl& storage, const at::TensorOptions& options) {
+  at::Tensor bytes = at::empty({0}, options.dtype(at::kByte));
+  bytes.unsafeGetTensorImpl()->set_storage_keep_dtype(
+      c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)));
+  bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes())});
+  const at::Tensor copy = bytes.clone();
+  at::DataPtr had = storage.set_data_ptr(copy.storage().unsafeGetStorageImpl()->set_data_ptr({}));
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(had), nullptr, /*resizable=*/false));
 }
 
 // While it lives, `side` is the current stream, and ordered after and before the one that was.
@@ -80,6 +102,7 @@ struct CapturedStep::State {
   bool usual(const std::vector<at::Tensor>& given) const;
   at::Tensor run_usual(const std::vector<at::Tensor>& given, const Forward& forward);
   void record(const std::vector<at::Tensor>& given, const Forward& forward);
+  void part_from_kept();
   at::Tensor replay(const std::vector<at::Tensor>& given);
 };
 
@@ -121,14 +144,30 @@ void CapturedStep::State::record(const std::vector<at::Tensor>& given, const For
   }
   graph->end();
   for (const at::Tensor& slice : model.parameters())
-    if (slice.grad().defined()) gradients.emplace_back(slice, slice.grad());
+    if (slice.grad().defined()) gradients.emplace_back(slice, std::exchange(slice.mutable_grad(), {}));
   memory = engine.step_memory();
   trained = trainable(engine);
+}
+
+// See Note [Gradient shards]: what a program keeps is never written again.
+void CapturedStep::State::part_from_kept() {
+  std::map<c10::StorageImpl*, std::vector<at::Tensor*>> recorded;
+  for (auto& [slice, gradient] : gradients)
+    recorded[gradient.storage().unsafeGetStorageImpl()].push_back(&gradient);
+  for (const auto& [storage, tensors] : recorded) {
+    const bool kept = tensors.front()->storage().use_count() > tensors.size() ||
+                      std::any_of(tensors.begin(), tensors.end(),
+                                  [](const at::Tensor* one) { return one->use_count() > 1; });
+    if (!kept) continue;
+    const c10::Storage ours = move_out(*storage, tensors.front()->options());
+    for (at::Tensor* one : tensors) *one = over(ours, *one);
+  }
 }
 
 at::Tensor CapturedStep::State::replay(const std::vector<at::Tensor>& given) {
   current(model.engine()).quiesce();
   const at::NoGradGuard no_grad;
+  part_from_kept();
   for (size_t i = 0; i < given.size(); ++i) inputs[i].copy_(given[i], /*non_blocking=*/true);
   graph->replay();
   for (auto& [slice, gradient] : gradients) slice.mutable_grad() = gradient;

@@ -59,8 +59,7 @@ class CudaGraph final : public DeviceGraph {
 
 }  // namespace
 
-std::unique_ptr<DeviceGraph> make_device_graph(c10::Device device) {
-  if (!device.is_cuda()) return nullptr;
+std::unique_ptr<DeviceGraph> make_cuda_graph() {
   if (const Api* api = load()) return std::make_unique<CudaGraph>(*api);
   TORCH_WARN_ONCE("fsdp: this LibTorch's CUDA graphs are not the ones fsdp knows; steps run as usual");
   return nullptr;

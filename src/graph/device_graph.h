@@ -3,8 +3,8 @@
 
 #include <c10/core/Device.h>
 
+#include <functional>
 #include <memory>
-#include <string>
 
 namespace fsdp::detail {
 
@@ -19,5 +19,12 @@ class DeviceGraph {
 
 // Null where the device has no graphs.
 std::unique_ptr<DeviceGraph> make_device_graph(c10::Device device);
+
+// Makes the recordings of devices other than CUDA's; empty, as at first: they have none. One for the process,
+// like the table of CUDA's functions.
+std::function<std::unique_ptr<DeviceGraph>(c10::Device)>& other_device_graphs();
+
+// LibTorch's CUDA graphs; null where they are not found.
+std::unique_ptr<DeviceGraph> make_cuda_graph();
 
 }  // namespace fsdp::detail

@@ -1,8 +1,8 @@
-// For builds without the CUDA toolkit: no device has graphs.
+// For builds without the CUDA toolkit.
 #include "graph/device_graph.h"
 
 namespace fsdp::detail {
 
-std::unique_ptr<DeviceGraph> make_device_graph(c10::Device /*device*/) { return nullptr; }
+std::unique_ptr<DeviceGraph> make_cuda_graph() { return nullptr; }
 
 }  // namespace fsdp::detail

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,13 @@ class FirstCause {
   Fault fault_;
 };
 
+// A folder that this rank saves into.
+struct SavingFolder {
+  std::shared_ptr<void> lock;     // against other runs; held by rank 0 as long as the world is there
+  std::string lock_identity;      // of the locked file
+  std::shared_future<void> last;  // ready when the save that was asked for last has ended
+};
+
 struct WorldState {
   WorldState() = default;
   WorldState(const WorldState&) = delete;
@@ -63,12 +71,10 @@ struct WorldState {
   c10::intrusive_ptr<::c10d::Store> store;
   std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();
   std::atomic<bool> warned_of_rows{false};
-  std::atomic<int> groups{0};    // made so far; names the next group's keys
-  std::atomic<int> meetings{0};  // likewise, of ranks that save or load
-  // Of folders this rank saves into: held as long as the world is, against other runs. A save in the
-  // background takes them on a thread of its own.
-  std::map<std::string, std::shared_ptr<void>> locks;
-  std::mutex locks_mutex;
+  std::atomic<int> groups{0};                  // made so far; names the next group's keys
+  std::atomic<int> meetings{0};                // likewise, of ranks that save or load
+  std::map<std::string, SavingFolder> saving;  // see Note [One save at a time]
+  std::mutex saving_mutex;
 };
 
 }  // namespace fsdp::detail

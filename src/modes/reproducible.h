@@ -16,9 +16,11 @@ namespace fsdp::detail {
 // A step is V microbatches; microbatch i runs on rank i mod W, in backward i / W. Gradients are summed along
 // one binary tree over i: its low levels over the ranks of a backward, in the reduce, its high levels over
 // the backwards, where finished subtrees wait as partial sums until their neighbour is there. V and W are
-// powers of two, so the tree is the same for every W. Random numbers are keyed by step and microbatch.
-// Regions are padded for V ranks, so that V equal segments are the same elements on any number of ranks:
-// norms and hashes are taken segment by segment, and put together in their order.
+// powers of two, so the tree is the same for every W. What the tree adds up are whole gradients of a
+// backward: a parameter's must not come in parts of which one was reduced already (gradient_hooks.cpp).
+// Random numbers are keyed by step and microbatch. Regions are padded for V ranks, so that V equal segments
+// are the same elements on any number of ranks: norms and hashes are taken segment by segment, and put
+// together in their order.
 class Reproduction final : public StepMode {
  public:
   // Throws c10::Error when options or module do not allow it.

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/worker_pool.h"
+#include "optim/adamw_state.h"
 #include "runtime/unit.h"
-#include "watch/observer.h"
 
 namespace fsdp::detail {
 
@@ -47,13 +47,6 @@ uint16_t* copy_of(const at::Tensor& param, const HostShard* host) {
   return static_cast<uint16_t*>(host->copy().mutable_data_ptr()) + param.storage_offset();
 }
 
-// Whoever reads it waits for the update.
-void watch_moment(UnitRegion& region, at::Tensor& moment) {
-  if (!moment.defined() || tag_of(moment) != nullptr) return;
-  region.moment_tags.push_back(mark(moment, TagKind::moment, &region));
-  moment = watched(moment);
-}
-
 }  // namespace
 
 void HostAdamW::add(const at::Tensor& param, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
@@ -63,9 +56,8 @@ void HostAdamW::add(const at::Tensor& param, const at::Tensor& gradient, torch::
   const at::Tensor grad = host == nullptr || tag_of(gradient) != nullptr ? gradient : gradient.clone();
   if (host != nullptr) {
     host->wait_for_updates();
-    watch_moment(*region, state.exp_avg());
-    watch_moment(*region, state.exp_avg_sq());
-    watch_moment(*region, state.max_exp_avg_sq());
+    for (at::Tensor* moment : {&state.exp_avg(), &state.exp_avg_sq(), &state.max_exp_avg_sq()})
+      if (moment->defined()) *moment = watched_moment(*region, *moment);  // its readers wait for the update
   }
   Update& update = updates_[host];
   const auto& [beta1, beta2] = options.betas();

@@ -1,5 +1,6 @@
 #include "optim/state_format.h"
 
+#include <fsdp/optim.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -7,6 +8,8 @@
 #include <torch/optim/sgd.h>
 
 #include <array>
+
+#include "optim/adamw_state.h"
 
 namespace fsdp::detail {
 
@@ -175,6 +178,12 @@ OptimizerFormat adagrad_format() {
   return format;
 }
 
+// "" for an optimizer we do not know.
+std::string name_of(const Optimizer& optimizer) {
+  const OptimizerFormat* format = format_of(optimizer);
+  return format != nullptr ? format->type : "";
+}
+
 }  // namespace
 
 const OptimizerFormat* format_of(const Optimizer& optimizer) {
@@ -189,6 +198,42 @@ const OptimizerFormat* format_of(const Optimizer& optimizer) {
   if (dynamic_cast<const RMSprop*>(&optimizer) != nullptr) return &rmsprop;
   if (dynamic_cast<const Adagrad*>(&optimizer) != nullptr) return &adagrad;
   return nullptr;
+}
+
+std::vector<std::string> needed_moments(const Optimizer& optimizer, const Numbers& options) {
+  const auto is_set = [&](const char* name) {
+    const auto found = options.find(name);
+    return found != options.end() && found->second != 0;
+  };
+  std::vector<std::string> needed;
+  if (const std::string type = name_of(optimizer); type == "Adam" || type == "AdamW") {
+    needed = {"exp_avg", "exp_avg_sq"};
+    // Ours makes this one when it is needed.
+    if (is_set("amsgrad") && dynamic_cast<const fsdp::AdamW*>(&optimizer) == nullptr)
+      needed.emplace_back("max_exp_avg_sq");
+  } else if (type == "SGD") {
+    if (is_set("momentum")) needed = {"momentum_buffer"};
+  } else if (type == "RMSprop") {
+    needed = {"square_avg"};
+    if (is_set("momentum")) needed.emplace_back("momentum_buffer");
+    if (is_set("centered")) needed.emplace_back("grad_avg");
+  } else if (type == "Adagrad") {
+    needed = {"sum"};
+  }
+  return needed;
+}
+
+std::optional<at::ScalarType> dtype_of_moments(const Optimizer& optimizer, const Numbers& options,
+                                               const at::Tensor& param, at::ScalarType gradient) {
+  if (const auto* ours = dynamic_cast<const fsdp::AdamW*>(&optimizer))
+    return moment_type(param, ours->moments());
+  const std::string type = name_of(optimizer);
+  if (type.empty()) return std::nullopt;
+  if (type != "SGD") return param.scalar_type();
+  // A copy of the first gradient, or of its sum with the decay.
+  const auto decay = options.find("weight_decay");
+  const bool decays = decay != options.end() && decay->second != 0;
+  return decays ? c10::promoteTypes(gradient, param.scalar_type()) : gradient;
 }
 
 int64_t state_bytes(const Optimizer& optimizer) {

@@ -22,6 +22,9 @@ void KnownPlans::followed(const CycleKind& kind, const Plan* plan) {
   Plans& plans = kinds_[kind];
   plans.after[plans.last] = plan;
   plans.last = plan;
+  const auto found =
+      std::find_if(plans.all.begin(), plans.all.end(), [&](const auto& one) { return one.get() == plan; });
+  if (found != plans.all.end()) std::rotate(found, found + 1, plans.all.end());
 }
 
 void KnownPlans::add(const CycleKind& kind, const std::vector<Moment>& recorded,
@@ -43,10 +46,10 @@ void KnownPlans::add(const CycleKind& kind, const std::vector<Moment>& recorded,
     log_warn("a plan is not followed, which is an error of fsdp and costs time only: " + wrong);
     return;
   }
-  if (same != nullptr)
-    plans.remove(same);
-  else if (plans.all.size() == kMost)
+  if (same != nullptr) plans.remove(same);
+  while (!plans.all.empty() && plans.moments() + made->moments.size() > kMostMoments)
     plans.remove(plans.all.front().get());
+  plans.note_boundaries(*made);
   plans.all.push_back(std::move(made));
   followed(kind, plans.all.back().get());
 }
@@ -55,6 +58,32 @@ void KnownPlans::Plans::remove(const Plan* plan) {
   std::erase_if(after, [&](const auto& pair) { return pair.first == plan || pair.second == plan; });
   if (last == plan) last = nullptr;
   std::erase_if(all, [&](const auto& one) { return one.get() == plan; });
+}
+
+void KnownPlans::Plans::note_boundaries(const Plan& plan) {
+  const auto units_with = [](const Moment& moment, Action action) {
+    std::set<UnitId> units;
+    for (const Instruction& step : moment.steps)
+      if (step.action == action) units.insert(step.unit);
+    return units;
+  };
+  for (size_t m = 1; m < plan.moments.size(); ++m) {
+    const Moment &from = plan.moments[m - 1], &to = plan.moments[m];
+    if (!from.run || !to.run || to.run->phase != Phase::backward) continue;
+    Boundary found{.opened = units_with(from, Action::open), .reduced = units_with(to, Action::reduce)};
+    const auto [known, is_new] = boundaries.try_emplace({*from.run, *to.run}, found);
+    if (is_new || !known->second) continue;
+    if (known->second->reduced != found.reduced)
+      known->second.reset();
+    else
+      known->second->opened.merge(found.opened);
+  }
+}
+
+size_t KnownPlans::Plans::moments() const {
+  size_t count = 0;
+  for (const auto& plan : all) count += plan->moments.size();
+  return count;
 }
 
 template <class Value>
@@ -79,14 +108,21 @@ size_t KnownPlans::trainings() const {
   return count;
 }
 
-bool KnownPlans::has(const CycleKind& kind, Access access) const {
+std::set<UnitId> KnownPlans::read_in_backward(const CycleKind& kind) const {
+  std::set<UnitId> units;
   const auto found = kinds_.find(kind);
-  if (found == kinds_.end()) return false;
-  const auto& all = found->second.all;
-  return std::any_of(all.begin(), all.end(), [&](const auto& plan) {
-    return std::any_of(plan->moments.begin(), plan->moments.end(),
-                       [&](const Moment& moment) { return moment.run == access; });
-  });
+  if (found == kinds_.end()) return units;
+  for (const auto& plan : found->second.all)
+    for (const Moment& moment : plan->moments)
+      if (moment.run && moment.run->phase == Phase::backward) units.insert(moment.run->unit);
+  return units;
+}
+
+const Boundary* KnownPlans::boundary(const CycleKind& kind, Access from, Access to) const {
+  const auto plans = kinds_.find(kind);
+  if (plans == kinds_.end()) return nullptr;
+  const auto known = plans->second.boundaries.find({from, to});
+  return known != plans->second.boundaries.end() && known->second ? &*known->second : nullptr;
 }
 
 }  // namespace fsdp::detail

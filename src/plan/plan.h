@@ -2,6 +2,7 @@
 // tensors, no streams, no ranks.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,8 +19,9 @@ enum class Phase : uint8_t { forward, backward };
 struct Access {
   UnitId unit = 0;
   Phase phase = Phase::forward;
+  bool inputs_only = false;  // in a backward that asks for no parameter's gradient
 
-  bool operator==(const Access&) const = default;
+  auto operator<=>(const Access&) const = default;
 };
 
 struct UnitNeed {

@@ -1,12 +1,12 @@
 // Where a model is in its cycle: which moment of a plan, or what it did so far.
 //
 // Note [Cycles]
-// A cycle is what repeats: all forwards up to and with the backwards that follow, or one forward without
-// gradients. The first cycle is recorded, with what on_demand.h made of its accesses and of the ranks'
-// answers; from it comes the plan of the next ones. Gradients are reduced when the model goes on to another
-// unit or at the end of a backward: what happens there depends on the sequence of accesses alone, which is
-// the same on all ranks, never on when a gradient arrived. A cycle that leaves its plan goes on on demand and
-// is planned anew.
+// A cycle is what repeats: all forwards up to and with the backwards that follow, evaluations between them
+// included, or one forward without gradients. The first cycle is recorded, with what on_demand.h made of its
+// accesses and of the ranks' answers; from it comes the plan of the next ones. Gradients are reduced when
+// the model goes on to another unit or at the end of a backward: what happens there depends on the sequence
+// of accesses alone, which is the same on all ranks, never on when a gradient arrived. A cycle that leaves
+// its plan goes on on demand and is planned anew.
 //
 // Programs may have several cycles in turn: a judge that sees real and made samples and then made ones alone,
 // blocks that are dropped at random. So several plans are kept. A cycle begins with the one that followed the

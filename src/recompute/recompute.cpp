@@ -3,16 +3,14 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fsdp/recompute.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
-#include <set>
 
 #include "recompute/replay_state.h"
+#include "recompute/run_graph.h"
+#include "recompute/side_effects.h"
 
 namespace fsdp {
 
@@ -21,27 +19,34 @@ namespace detail {
 namespace {
 
 using torch::autograd::AutogradContext;
-using torch::autograd::Node;
 using TensorVector = std::vector<at::Tensor>;
 
 // Note [Recomputation]
-// A node of autograd that stands for all of `fn`. Its forward runs `fn` without a graph; its backward runs it
-// with one, on inputs cut off from theirs, and then a backward of its own through that graph, a task inside
-// the task (Note [The end of a backward]): parameters get their gradients there, inputs hand theirs on. The
-// node needs an input that requires a gradient, or autograd would leave it out: so it has one of its own,
-// for calls in which only the parameters do. A sharded model sees accesses of the same unit in one phase,
-// backward, so the second run of a block and its backward are one run of the plan, and the unit is gathered
-// once for both.
+// A node of autograd that stands for all of `fn`. The first run has a graph of its own, on inputs cut off
+// from theirs (RunGraph). It is kept just long enough to see what the results depend on: results that need no
+// gradients are returned as they are, so a frozen block is a plain call; parameters become inputs of the
+// node, beside those inputs that need gradients. Backward runs `fn` again, and then goes back through that
+// graph, a task inside the task (Note [The end of a backward]). What arrives at inputs and at parameters is
+// what the node hands on. So autograd accumulates a parameter's gradient once in a backward, however many
+// calls have read it, as without recomputation; it knows which gradients a backward asks for; and a
+// parameter's own hooks see its gradient once.
+//
+// A sharded model sees accesses of the same unit in one phase, backward, so the second run of a block and its
+// backward are one run of the plan, and the unit is gathered once for both.
 struct Kept : torch::CustomClassHolder {
   TensorFunction fn;
-  RecomputeOptions options;
-  std::vector<c10::Device> devices;  // that it may draw random numbers on
   AutocastState autocast;
   std::optional<GeneratorStates> generators;
+  TensorVector buffers;            // that the first run wrote
   std::vector<c10::Device> homes;  // of inputs that went to the host; the CPU: it did not
+  TensorVector params;             // that need gradients
+  std::vector<int64_t> versions;   // of `params`, when the first run had read them
+  std::vector<size_t> cut;         // numbers of inputs that need gradients
+  std::vector<size_t> results;     // numbers of outputs that do
+  size_t outputs = 0;              // how many there were
 };
 
-// Those of the tensors, and the current one: a function may find its tensors itself, or move its inputs.
+// Devices of the tensors, and the current one: a function may find its tensors itself, or move its inputs.
 std::vector<c10::Device> devices_of(const TensorVector& tensors) {
   std::vector<c10::Device> devices;
   const auto add = [&](c10::Device device) {
@@ -57,67 +62,72 @@ std::vector<c10::Device> devices_of(const TensorVector& tensors) {
   return devices;
 }
 
-// Note [What a backward asks for]
-// autograd::grad() and backward(inputs) want gradients of some tensors alone: then no parameter may get one
-// from the backward inside. What grad() wants comes out by the inputs. What backward(inputs) wants may be a
-// parameter of `fn`, which autograd does not find behind this node: that is refused.
-bool asks_for_some() {
-  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
-  if (wanted == nullptr || wanted->empty()) return false;
-  TORCH_CHECK(std::any_of(wanted->begin(), wanted->end(),
-                          [](const auto& one) { return one.second.captures_ != nullptr; }),
-              "fsdp: recompute() inside a backward to given inputs: parameters of the function would be left "
-              "out. Call backward() without them, or torch::autograd::grad() for gradients of its inputs");
-  return true;
-}
-
 std::vector<int64_t> versions_of(const TensorVector& tensors) {
   std::vector<int64_t> versions;
   for (const at::Tensor& tensor : tensors)
-    if (tensor.defined() && !tensor.is_inference()) versions.push_back(tensor._version());
+    versions.push_back(tensor.defined() && !tensor.is_inference() ? tensor._version() : 0);
   return versions;
 }
 
-// Nodes that `roots` lead to and that this thread did not make since `first`, other than those of leaves.
-bool leads_outside(const TensorVector& roots, uint64_t first) {
-  const uint64_t thread = at::RecordFunction::currentThreadId();
-  std::vector<Node*> open;
-  std::set<Node*> seen;
-  const auto add = [&](Node* node) {
-    if (node != nullptr && seen.insert(node).second) open.push_back(node);
-  };
-  for (const at::Tensor& root : roots) add(root.grad_fn().get());
-  while (!open.empty()) {
-    Node* node = open.back();
-    open.pop_back();
-    const bool leaf = node->sequence_nr() == UINT64_MAX;
-    if (!leaf && (node->thread_id() != thread || node->sequence_nr() < first)) return true;
-    for (const auto& edge : node->next_edges()) add(edge.function.get());
-  }
-  return false;
+bool needs_gradient(const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
+
+// Pinned, so that the copy does not hold the host up.
+at::Tensor to_host(const at::Tensor& tensor) {
+  at::Tensor host = at::empty_like(tensor, tensor.options().device(c10::kCPU).pinned_memory(true));
+  return host.copy_(tensor.detach(), /*non_blocking=*/true);
 }
 
-struct Recomputed : torch::autograd::Function<Recomputed> {
-  static TensorVector forward(AutogradContext* ctx, c10::intrusive_ptr<Kept> kept, const at::Tensor& /*own*/,
-                              at::TensorList list) {
-    const TensorVector inputs = list.vec();
-    TensorVector saved = inputs;
-    kept->homes.assign(inputs.size(), c10::kCPU);
-    if (kept->options.offload_inputs)
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        if (!inputs[i].defined() || inputs[i].is_cpu()) continue;
-        kept->homes[i] = inputs[i].device();
-        saved[i] = to_host(inputs[i]);
+// Runs `fn`, finds out what backward will need, and returns its results without their graph.
+TensorVector run_first(Kept& kept, const TensorVector& inputs) {
+  TensorVector cut = inputs;
+  const std::vector<int64_t> versions = versions_of(inputs);
+  SideEffects effects(kept.generators ? &*kept.generators : nullptr);
+  TensorVector outputs;
+  {
+    const NoCastCache no_casts;
+    RunGraph graph;
+    for (size_t i = 0; i < cut.size(); ++i)
+      if (needs_gradient(cut[i])) {
+        cut_off(cut[i]);
+        kept.cut.push_back(i);
       }
-    const std::vector<int64_t> versions = versions_of(inputs);
-    const TensorVector outputs = kept->fn(inputs);
+    outputs = kept.fn(cut);
     TORCH_CHECK(versions_of(inputs) == versions,
                 "fsdp: recompute(): the function wrote to one of its inputs, and would do so again in "
                 "backward. Write to a copy: x = x.clone()");
+    TensorVector roots;
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (needs_gradient(outputs[i])) {
+        roots.push_back(outputs[i]);
+        kept.results.push_back(i);
+      }
+    graph.outputs(roots);
+    kept.params = graph.leaves();
+  }
+  kept.versions = versions_of(kept.params);
+  kept.outputs = outputs.size();
+  for (const size_t i : kept.results) outputs[i] = outputs[i].detach();
+  kept.buffers = effects.buffers(outputs);
+  return outputs;
+}
+
+void check_versions(const Kept& kept) {
+  const std::vector<int64_t> now = versions_of(kept.params);
+  for (size_t i = 0; i < now.size(); ++i)
+    TORCH_CHECK(now[i] == kept.versions[i], "fsdp: recompute(): a parameter of the function, of shape ",
+                kept.params[i].sizes(), ", was written between forward and backward (it is at version ",
+                now[i], " instead of ", kept.versions[i],
+                "), so the second run is of another value. Call backward() before the optimizer steps");
+}
+
+struct Recomputed : torch::autograd::Function<Recomputed> {
+  // `differentiable`: inputs that need gradients, then parameters. `results` are those that need them.
+  static TensorVector forward(AutogradContext* ctx, c10::intrusive_ptr<Kept> kept, TensorVector saved,
+                              TensorVector results, at::TensorList /*differentiable*/) {
     ctx->save_for_backward(std::move(saved));
     ctx->set_materialize_grads(false);  // what nobody used has no gradient, and gives none
     ctx->saved_data["kept"] = torch::IValue::make_capsule(std::move(kept));
-    return outputs;
+    return results;
   }
 
   static TensorVector backward(AutogradContext* ctx, TensorVector grads) {
@@ -126,65 +136,74 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
                 "graph. Call the function itself where gradients of gradients are needed");
     const auto kept = c10::static_intrusive_pointer_cast<Kept>(ctx->saved_data.at("kept").toCapsule());
     TensorVector inputs = ctx->get_saved_variables();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!inputs[i].defined()) continue;
-      const bool wanted = ctx->needs_input_grad(i + 1);  // its own comes first
-      inputs[i] = kept->homes[i].is_cpu() ? inputs[i].detach() : inputs[i].to(kept->homes[i], true);
-      inputs[i].set_requires_grad(wanted);
-    }
-    TensorVector result(2);  // of what is kept, and of the node's own input
-    for (at::Tensor& grad : run_backward(*kept, inputs, std::move(grads))) result.push_back(std::move(grad));
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].defined())
+        inputs[i] = kept->homes[i].is_cpu() ? inputs[i].detach() : inputs[i].to(kept->homes[i], true);
+    const GraphEnds ends = run_backward(*kept, *ctx, std::move(inputs), std::move(grads));
+    TensorVector result(3);  // of what is kept, saved and returned
+    for (const auto& end : ends) result.push_back(end ? std::move(end->gradient) : at::Tensor());
     return result;
   }
 
  private:
-  // Pinned, so that the copy does not hold the host up.
-  static at::Tensor to_host(const at::Tensor& tensor) {
-    at::Tensor host = at::empty_like(tensor, tensor.options().device(c10::kCPU).pinned_memory(true));
-    return host.copy_(tensor.detach(), /*non_blocking=*/true);
-  }
+  using GraphEnds = std::vector<GraphEndPtr>;
 
-  // Returns the gradients of `inputs`.
-  static TensorVector run_backward(const Kept& kept, const TensorVector& inputs, TensorVector grads) {
-    const bool inputs_alone = asks_for_some();
-    const uint64_t first = at::sequence_number::peek();
+  // Where the gradients of inputs and parameters have arrived; null: nobody asked for it.
+  static GraphEnds run_backward(const Kept& kept, const AutogradContext& ctx, TensorVector inputs,
+                                TensorVector grads) {
+    GraphEnds ends(kept.cut.size() + kept.params.size());
+    RunGraph graph;
+    for (size_t i = 0; i < kept.cut.size(); ++i)
+      if (ctx.needs_input_grad(i)) ends[i] = cut_off(inputs[kept.cut[i]]);
     TensorVector outputs;
     {
       const at::AutoGradMode with_grad(true);
-      const Replay replay(kept.generators ? &*kept.generators : nullptr, kept.autocast, kept.devices);
+      const Replay replay(kept.generators ? &*kept.generators : nullptr, kept.autocast);
+      const BufferValues buffers(kept.buffers);
       outputs = kept.fn(inputs);
     }
-    TORCH_CHECK(outputs.size() == grads.size(), "fsdp: recompute(): the function returned ", grads.size(),
+    check_versions(kept);
+    TensorVector roots = roots_of(kept, outputs, grads);
+    outputs.clear();
+    graph.outputs(roots);
+    roots.clear();
+    GraphEnds of_leaves;
+    for (const at::Tensor& leaf : graph.leaves()) {
+      const size_t i = kept.cut.size() + number_of(kept, leaf);
+      if (ctx.needs_input_grad(i)) ends[i] = make_end(leaf);
+      of_leaves.push_back(ends[i]);
+    }
+    graph.backward(std::move(grads), of_leaves);
+    return ends;
+  }
+
+  // The results that gradients came for. Leaves in `grads` what belongs to them.
+  static TensorVector roots_of(const Kept& kept, const TensorVector& outputs, TensorVector& grads) {
+    TORCH_CHECK(outputs.size() == kept.outputs, "fsdp: recompute(): the function returned ", kept.outputs,
                 " tensors in forward and ", outputs.size(), " in backward");
     TensorVector roots, roots_grads;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (!outputs[i].defined() || !outputs[i].requires_grad() || !grads[i].defined()) continue;
-      TORCH_CHECK(outputs[i].sizes() == grads[i].sizes(),
-                  "fsdp: recompute(): the function returned another shape in backward, ", outputs[i].sizes(),
+    for (size_t i = 0; i < kept.results.size(); ++i) {
+      const at::Tensor& output = outputs[kept.results[i]];
+      if (!grads[i].defined() || !needs_gradient(output)) continue;
+      TORCH_CHECK(output.sizes() == grads[i].sizes(),
+                  "fsdp: recompute(): the function returned another shape in backward, ", output.sizes(),
                   ", than in forward, ", grads[i].sizes());
-      roots.push_back(outputs[i]);
+      roots.push_back(output);
       roots_grads.push_back(std::move(grads[i]));
     }
-    TensorVector result(inputs.size());
-    if (roots.empty()) return result;
-    TORCH_CHECK(!leads_outside(roots, first),
-                "fsdp: recompute(): the function captured a tensor that was computed outside of it and needs "
-                "gradients. Pass it as an input: recompute(fn, x, that_tensor)");
-    if (!inputs_alone) {
-      torch::autograd::backward(roots, roots_grads);
-      for (size_t i = 0; i < inputs.size(); ++i)
-        if (inputs[i].defined()) result[i] = inputs[i].grad();
-      return result;
-    }
-    TensorVector wanted;
-    for (const at::Tensor& input : inputs)
-      if (input.defined() && input.requires_grad()) wanted.push_back(input);
-    if (wanted.empty()) return result;
-    TensorVector got = torch::autograd::grad(roots, wanted, roots_grads, /*retain_graph=*/false,
-                                             /*create_graph=*/false, /*allow_unused=*/true);
-    for (size_t i = 0, next = 0; i < inputs.size(); ++i)
-      if (inputs[i].defined() && inputs[i].requires_grad()) result[i] = std::move(got[next++]);
-    return result;
+    grads = std::move(roots_grads);
+    return roots;
+  }
+
+  static size_t number_of(const Kept& kept, const at::Tensor& leaf) {
+    const auto found = std::find_if(kept.params.begin(), kept.params.end(),
+                                    [&](const at::Tensor& param) { return param.is_same(leaf); });
+    TORCH_CHECK(
+        found != kept.params.end(), "fsdp: recompute(): the function read a parameter in backward, of shape ",
+        leaf.sizes(),
+        ", that it did not read in forward, or that needed no gradient then. It must compute the same "
+        "from the same inputs");
+    return static_cast<size_t>(found - kept.params.begin());
   }
 };
 
@@ -194,11 +213,25 @@ TensorVector recompute(TensorFunction fn, const TensorVector& inputs, const Reco
   if (!at::GradMode::is_enabled()) return fn(inputs);
   auto kept = c10::make_intrusive<Kept>();
   kept->fn = std::move(fn);
-  kept->options = options;
-  kept->devices = devices_of(inputs);
-  if (options.keep_rng) kept->generators.emplace(kept->devices);
-  const at::Tensor own = at::empty({0}).set_requires_grad(true);
-  return Recomputed::apply(std::move(kept), own, at::TensorList(inputs));
+  if (options.keep_rng) kept->generators.emplace(devices_of(inputs));
+  TensorVector saved = inputs;
+  kept->homes.assign(inputs.size(), c10::kCPU);
+  for (size_t i = 0; options.offload_inputs && i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || inputs[i].is_cpu()) continue;
+    kept->homes[i] = inputs[i].device();
+    saved[i] = to_host(inputs[i]);
+  }
+  TensorVector outputs = run_first(*kept, inputs);
+  if (kept->results.empty()) return outputs;
+  TensorVector differentiable, results;
+  for (const size_t i : kept->cut) differentiable.push_back(inputs[i]);
+  differentiable.insert(differentiable.end(), kept->params.begin(), kept->params.end());
+  for (const size_t i : kept->results) results.push_back(std::move(outputs[i]));
+  const std::vector<size_t> numbers = kept->results;
+  results = Recomputed::apply(std::move(kept), std::move(saved), std::move(results),
+                              at::TensorList(differentiable));
+  for (size_t i = 0; i < numbers.size(); ++i) outputs[numbers[i]] = std::move(results[i]);
+  return outputs;
 }
 
 }  // namespace detail

@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
+#include <array>
 #include <mutex>
 
 namespace fsdp::detail {
@@ -20,14 +22,23 @@ at::Tensor state_of(at::Generator& generator) {
 }  // namespace
 
 GeneratorStates::GeneratorStates(const std::vector<c10::Device>& devices) {
-  const auto add = [&](c10::Device device) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    at::Tensor state = state_of(generator);
-    states_.push_back({.generator = std::move(generator), .state = std::move(state)});
-  };
-  add(c10::kCPU);
+  add(at::globalContext().defaultGenerator(c10::kCPU));
   for (const c10::Device device : devices)
-    if (!device.is_cpu()) add(device);
+    if (!device.is_cpu()) add(at::globalContext().defaultGenerator(device));
+}
+
+void GeneratorStates::add(at::Generator generator) {
+  if (std::any_of(states_.begin(), states_.end(),
+                  [&](const State& one) { return one.generator == generator; }))
+    return;
+  at::Tensor state = state_of(generator);
+  states_.push_back({.generator = std::move(generator), .state = std::move(state)});
+}
+
+GeneratorStates GeneratorStates::now() const {
+  GeneratorStates states;
+  for (const State& one : states_) states.add(one.generator);
+  return states;
 }
 
 void GeneratorStates::restore() const {
@@ -53,10 +64,15 @@ void AutocastState::restore() const {
   at::autocast::set_autocast_cache_enabled(cache_);
 }
 
-Replay::Replay(const GeneratorStates* generators, const AutocastState& autocast,
-               const std::vector<c10::Device>& devices) {
+NoCastCache::NoCastCache() : before_(at::autocast::is_autocast_cache_enabled()) {
+  at::autocast::set_autocast_cache_enabled(false);
+}
+
+NoCastCache::~NoCastCache() { at::autocast::set_autocast_cache_enabled(before_); }
+
+Replay::Replay(const GeneratorStates* generators, const AutocastState& autocast) {
   if (generators != nullptr) {
-    generators_before_.emplace(devices);
+    generators_before_ = generators->now();
     generators->restore();
   }
   autocast.restore();

@@ -5,21 +5,25 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include <array>
 #include <optional>
 #include <vector>
 
 namespace fsdp::detail {
 
-// States of the default generators: the CPU's, and those of the devices that tensors are on.
+// States of generators.
 class GeneratorStates {
  public:
-  // Of this moment.
+  // The default generators as they are now: the CPU's, and those of `devices`.
   explicit GeneratorStates(const std::vector<c10::Device>& devices);
-  // They go on from here.
+  // Adds `generator` as it is now, unless it is there.
+  void add(at::Generator generator);
+  // The same generators, as they are now.
+  GeneratorStates now() const;
+  // The generators go on from these states.
   void restore() const;
 
  private:
+  GeneratorStates() = default;
   struct State {
     at::Generator generator;
     at::Tensor state;
@@ -43,13 +47,25 @@ class AutocastState {
   bool cache_;
 };
 
+// While it lives, this thread keeps no casts of parameters for other operators to find: one with a graph
+// belongs to a single run.
+class NoCastCache {
+ public:
+  NoCastCache();
+  ~NoCastCache();
+  NoCastCache(const NoCastCache&) = delete;
+  NoCastCache& operator=(const NoCastCache&) = delete;
+
+ private:
+  bool before_;
+};
+
 // While it lives, this thread computes as it did when `generators` (null: random numbers go on as they are)
 // and `autocast` were taken. It keeps no casts of parameters: the optimizer is about to change them, and
 // whoever clears LibTorch's cache of them did so after forward.
 class Replay {
  public:
-  Replay(const GeneratorStates* generators, const AutocastState& autocast,
-         const std::vector<c10::Device>& devices);
+  Replay(const GeneratorStates* generators, const AutocastState& autocast);
   ~Replay();
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;

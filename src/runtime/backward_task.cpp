@@ -1,12 +1,61 @@
 // A backward, from the first unit it reads to the end of its graph task.
+#include <fsdp/error.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <cstddef>
 
+#include "base/log.h"
 #include "runtime/engine.h"
 #include "runtime/graph_task.h"
 
 namespace fsdp::detail {
+
+// LibTorch shows members of the task in progress, and not the task.
+void on_task_failure(std::function<void(const std::exception_ptr&)> fn) {
+  using torch::autograd::GraphTask;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+  constexpr size_t kOffset = offsetof(GraphTask, exec_info_);
+#pragma GCC diagnostic pop
+  const auto* shown = reinterpret_cast<const char*>(torch::autograd::get_current_graph_task_exec_info());
+  reinterpret_cast<const GraphTask*>(shown - kOffset)
+      ->future_result_->addCallback([fn = std::move(fn)](c10::ivalue::Future& result) {
+        if (result.hasError()) fn(result.exception_ptr());
+      });
+}
+
+// Note [Backwards that fail]
+// Autograd tells nobody of a backward that throws but its caller, who may catch it. The other ranks are in
+// that backward still, and need this one there. So it gives up the group's operations, with its words: see
+// Note [Ranks that give up]. Ranks that all throw alike go on together; where one throws alone, the others
+// get its words at once, and so does its own next call. A backward that does nothing with other ranks, or has
+// done all of it, is this rank's own: it only notes why it might leave.
+void Engine::give_up(const std::exception_ptr& error) {
+  gave_up_ = true;
+  std::string words = "its backward threw: ";
+  bool met_another = false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError& known) {
+    met_another = true;  // passed on to groups that have not heard of it
+    words += known.what();
+  } catch (const c10::Error& known) {
+    words += known.what_without_backtrace();
+  } catch (const std::exception& known) {
+    words += known.what();
+  } catch (...) {
+    words += "an exception of unknown type";
+  }
+  const bool alone = !gradients_.sync && !options.check_gradients && !options.sync_batchnorm &&
+                     std::all_of(units.begin(), units.end(), [](const auto& unit) {
+                       return unit->ranks() == 1 || (unit->spec.stays_gathered && !unit->peers_may_read);
+                     });
+  if (!alone)
+    mesh.gave_up(words);
+  else if (!met_another)
+    mesh.leaving(words);
+}
 
 // Autograd drops the callback of a backward that threw without calling it. It may do so a moment after the
 // error has reached its owner, on a thread of its own: outside of a backward no task runs, whoever holds it.
@@ -28,6 +77,7 @@ void Engine::enter_task() {
   drop_failed_task();
   if (task_ != -1) return;
   task_ = graph_task();
+  inputs_only_ = !asks_for_any(params);
   const auto alive = std::make_shared<bool>(true);
   task_alive_ = alive;
   backward_seen_ = true;
@@ -40,6 +90,15 @@ void Engine::enter_task() {
       [weak = weak_from_this(), task = task_, alive] {
         if (const auto engine = weak.lock()) engine->end_task(task);
       });
+  on_task_failure([weak = weak_from_this(), task = task_](const std::exception_ptr& error) {
+    const auto engine = weak.lock();
+    if (!engine || engine->task_ != task) return;
+    try {
+      engine->give_up(error);
+    } catch (const std::exception& failed) {  // autograd is about to throw `error`
+      log_warn(std::string("other ranks could not be told of a backward that failed: ") + failed.what());
+    }
+  });
 }
 
 void Engine::end_task(int task) {
@@ -48,12 +107,17 @@ void Engine::end_task(int task) {
   synced_ = synced_ && gradients_.sync;
   const bool captured = std::exchange(captured_, 0) != 0;
   if (depth_ == 0) state_ = TrainingState::idle;
+  bool together = true;  // ranks are to do more together in this backward
   try {
     phases_.ends_backward();
     finish_task();
+    together = false;
+    if (std::exchange(gave_up_, false)) mesh.leaving("");
+    tell_gradients(/*backward_ended=*/true);
     phases_.rest();
   } catch (...) {
     fail(std::current_exception());
+    if (together) give_up(std::current_exception());
     schedule_.spoil();
     try {
       phases_.rest();
@@ -87,12 +151,15 @@ void Engine::finish_task() {
     drop_saved();
     end_readings();
   }
-  tell_gradients(/*backward_ended=*/true);
 }
 
-// A barrier, where claiming every unit would do: ranks that came here by different ways are told so.
+// A barrier, where claiming every unit would do: ranks that came here by different ways are told so. Units
+// that stay gathered are still read, and wait for the end of keep_gathered().
 void Engine::end_readings() {
-  if (std::none_of(units.begin(), units.end(), [](const auto& unit) { return unit->peers_may_read; })) return;
+  const auto ends = [&](const auto& unit) {
+    return unit->peers_may_read && (!in_keep_gathered() || unit->slot.state == UnitState::sharded);
+  };
+  if (std::none_of(units.begin(), units.end(), ends)) return;
   mesh.row.barrier("shards are not read");
   for (const auto& unit : units)
     unit->peers_may_read = unit->peers_may_read && unit->slot.state != UnitState::sharded;

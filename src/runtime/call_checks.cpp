@@ -10,6 +10,7 @@ namespace fsdp::detail {
 
 void Engine::check_module() const {
   TORCH_CHECK(half_loaded.empty(), half_loaded);
+  check_tree(module, registered);
   for (const UnitParam* param : params) {
     check_parameter(*param);
     if (param->slice.grad().defined() && param->gradient.ever && !param->tensor.grad().defined()) {

@@ -51,7 +51,81 @@ void refuse_old_graphs(const at::Tensor& tensor, const std::string& name) {
   impl::set_grad_accumulator(tensor, {});
 }
 
+namespace {
+
+// One that was removed leaves an empty place in LibTorch's list.
+bool has_hooks(const at::Tensor& leaf) {
+  namespace impl = torch::autograd::impl;
+  const auto* meta = impl::get_autograd_meta(leaf);
+  if (meta == nullptr) return false;
+  if (meta->post_acc_grad_hooks_ != nullptr) return true;
+  const auto& hooks = meta->cpp_hooks_list_;
+  return hooks && std::any_of(hooks->begin(), hooks->end(), [](const auto& hook) { return bool(hook); });
+}
+
+// Shows the parameters of a module where they are: parameters() makes a list with names.
+struct OpenModule : torch::nn::Module {
+  static const auto& params_of(const torch::nn::Module& module) { return module.*(&OpenModule::parameters_); }
+};
+
+template <class Fn>
+void for_each_registered(const torch::nn::Module& module, const Fn& fn) {
+  for (const auto& item : OpenModule::params_of(module)) fn(item.value());
+  for (const auto& child : module.children()) for_each_registered(*child, fn);
+}
+
+void collect_registered(const torch::nn::Module& module, const std::string& path, RegisteredParams& found) {
+  for (const auto& item : OpenModule::params_of(module))
+    found.push_back({.name = path + item.key(), .tensor = item.value().unsafeGetTensorImpl()});
+  for (const auto& item : module.named_children())
+    collect_registered(*item.value(), path + item.key() + ".", found);
+}
+
+// The first that is not among `others`; null: all are.
+const RegisteredParam* first_not_in(const RegisteredParams& params, const RegisteredParams& others) {
+  const auto found = std::find_if(params.begin(), params.end(), [&](const RegisteredParam& one) {
+    return std::none_of(others.begin(), others.end(),
+                        [&](const RegisteredParam& other) { return other.tensor == one.tensor; });
+  });
+  return found == params.end() ? nullptr : &*found;
+}
+
+void refuse_changes(const RegisteredParams& now, const RegisteredParams& then) {
+  const RegisteredParam* fresh = first_not_in(now, then);
+  TORCH_CHECK(fresh == nullptr, "fsdp: parameter '", fresh->name,
+              "' was registered after fully_shard(), in a new module or in one that replaced another: it is "
+              "not sharded, and model.parameters() does not have it, so nothing would train it. Change the "
+              "module before fully_shard(); load or write values in full_params(true).");
+  const RegisteredParam* gone = first_not_in(then, now);
+  TORCH_CHECK(gone == nullptr, "fsdp: parameter '", gone->name,
+              "' is no longer registered in the module, which was changed after fully_shard(): checkpoints "
+              "and optimizers still have it. Change the module before fully_shard().");
+}
+
+}  // namespace
+
+RegisteredParams registered_params(const torch::nn::Module& module) {
+  RegisteredParams found;
+  collect_registered(module, "", found);
+  return found;
+}
+
+// Names are made only where something has changed: this is looked at in every call.
+void check_tree(const torch::nn::Module& module, const RegisteredParams& known) {
+  size_t next = 0;
+  bool same = true;
+  for_each_registered(module, [&](const at::Tensor& one) {
+    same = same && next < known.size() && known[next].tensor == one.unsafeGetTensorImpl();
+    ++next;
+  });
+  if (!same || next != known.size()) refuse_changes(registered_params(module), known);
+}
+
 void check_parameter(const UnitParam& param) {
+  TORCH_CHECK(!has_hooks(param.slice), "fsdp: a hook on the slice of parameter '", param.names.front(),
+              "' in model.parameters(): gradients of the model do not come to slices through autograd, so it "
+              "would not be called. Use model.on_gradient(); a hook on the module's parameter sees the "
+              "gradient of this rank's batch.");
   const auto* storage = param.tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   TORCH_CHECK(
       storage == param.poison.unsafeGetStorageImpl() ||

@@ -1,4 +1,6 @@
 // Cycles of a model, and the plans that come from them. See Note [Cycles].
+#include <set>
+
 #include "base/host_pool.h"
 #include "runtime/engine.h"
 #include "runtime/memory_report.h"
@@ -8,18 +10,18 @@ namespace fsdp::detail {
 
 void Engine::begin_cycle(Mode mode) {
   const bool waiting = in_cycle_ && mode_ == Mode::train && !backward_seen_ && schedule_.current() != nullptr;
-  if (mode == Mode::eval && waiting) {
-    schedule_.spoil();
-    eval_inside_cycle_ = true;
+  if (waiting && mode == Mode::eval) {
+    if (++evaluations_ > kMostEvaluations) schedule_.spoil();
     return;
   }
-  if (mode == Mode::train && waiting && !schedule_.spoilt()) return;
+  if (waiting && !schedule_.spoilt()) return;
   end_cycle();
   mode_ = mode;
   if (mode == Mode::train) memory_.begin_training_cycle();
   schedule_.begin(plans_.likely(kind()));
   in_cycle_ = true;
   backward_seen_ = false;
+  evaluations_ = 0;
   synced_ = true;
 }
 
@@ -42,7 +44,7 @@ void Engine::adopt_plan() {
     needs.push_back({.slot_bytes = unit->arena_bytes(),
                      .stays_gathered = unit->spec.stays_gathered,
                      .buffer_bytes = unit->planned_buffer_bytes(),
-                     .stays_after_backward = keeps_ && unit->arena_bytes() > 0});
+                     .stays_after_backward = keeps_ && !unit->slot.is_private});
   schedule_.leave_plan();
   plans_.add(kind(), schedule_.recorded(), needs, plan_options(options, units));
   try {
@@ -51,8 +53,10 @@ void Engine::adopt_plan() {
     plans_.clear();  // they expect memory that is not there
     throw;
   }
-  if (mode_ == Mode::train)
-    for (const auto& unit : units) unit->read_backward = plans_.has(kind(), {unit->id, Phase::backward});
+  if (mode_ == Mode::train) {
+    const std::set<UnitId> read = plans_.read_in_backward(kind());
+    for (const auto& unit : units) unit->read_backward = read.contains(unit->id);
+  }
   trim_host_pool();  // what the recorded cycle needed besides is not needed again
   note_memory();
 }
@@ -82,16 +86,17 @@ void Engine::notice_writes() {
   }
 }
 
-// Parameters may be frozen and thawed between steps. A region that was frozen gets gradient memory when one
-// of its parameters is thawed, and keeps it.
+// Parameters may be frozen and thawed between steps, in the module or through their slices. A region that was
+// frozen gets gradient memory when one of its parameters is thawed, and keeps it.
 void Engine::follow_requires_grad() {
   bool changed = false, grown = false;
   for (UnitParam* param : params) {
-    const bool wanted = param->tensor.requires_grad();
+    const bool wanted = param->wants_grad();
     if (wanted == param->requires_grad) continue;
     changed = true;
     grown = grown || (wanted && !param->region().spec.layout.trainable);
     param->requires_grad = wanted;
+    param->tensor.set_requires_grad(wanted);
     param->slice.set_requires_grad(wanted);
     if (!wanted) param->slice.mutable_grad() = at::Tensor();
     param->region().spec.layout.trainable = param->region().spec.layout.trainable || wanted;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/checks.h"
 #include "runtime/graph_task.h"
 #include "runtime/memory_report.h"
 #include "watch/messages.h"
@@ -53,6 +54,7 @@ void Engine::start() {
   executor_.share(sharded && !options.gather_codec ? &mesh.row : nullptr);
   for (const auto& unit : units) unit->slot.is_private = sharded && unit->ranks() == 1;
   for (UnitParam* param : params) watch(*param);
+  registered = registered_params(module);
   gradients_.start();
   reserve_slots(Executor::first_estimate(units, options.limit_all_gathers));
   note_memory();
@@ -76,9 +78,10 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     if (at::GradMode::is_enabled() && std::exchange(first_batch_, false)) warn_of_equal_batches(arguments);
     notice_writes();
     called = true;
-    begin_cycle(at::GradMode::is_enabled() ? Mode::train : Mode::eval);
-    executor_.expect_backward(mode_ == Mode::train && !eval_inside_cycle_);
-    if (mode && mode_ == Mode::train && !eval_inside_cycle_) {
+    const bool trains = at::GradMode::is_enabled();
+    begin_cycle(trains ? Mode::train : Mode::eval);
+    executor_.expect_backward(mode_ == Mode::train);
+    if (mode && trains) {
       gradients_.at_forward();
       mode->before_forward();
     }
@@ -95,9 +98,8 @@ void Engine::leave() {
   if (--depth_ > 0 || graph_task() != -1) return;
   phases_.rest();
   if (failed) return leave_failed();
-  if (mode_ == Mode::train && !eval_inside_cycle_) return;
-  eval_inside_cycle_ = false;
-  state_ = mode_ == Mode::eval ? TrainingState::idle : state_;
+  if (mode_ == Mode::train) return;
+  state_ = TrainingState::idle;
   executor_.expect_backward(false);
   release_as_planned();
   end_readings();
@@ -119,7 +121,6 @@ void Engine::fail_call(const std::exception& error) {
 
 void Engine::leave_failed() {
   schedule_.spoil();
-  eval_inside_cycle_ = false;
   state_ = TrainingState::idle;
   owes_end_ = true;
   executor_.expect_backward(false);
@@ -127,6 +128,7 @@ void Engine::leave_failed() {
 }
 
 void Engine::end_failed_call() {
+  if (gave_up_) mesh.leaving("");
   if (!std::exchange(owes_end_, false)) return;
   mesh.leaving("");
   executor_.release_all();

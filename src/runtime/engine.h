@@ -102,6 +102,8 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
 
  private:
   enum class Mode : uint8_t { train, eval };
+  // Evaluations inside a cycle that is worth a plan: after a forward nobody goes back through, many may come.
+  static constexpr int kMostEvaluations = 16;
   // A full_params() that lives: the units it made whole, and the memory of their regions, in order.
   struct FullScope {
     FullParamsOptions options;
@@ -129,6 +131,7 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   void enter_task();
   void end_task(int task);
   void finish_task();
+  void give_up(const std::exception_ptr& error);
   void drop_failed_task();
   void drop_saved();
   void end_readings();
@@ -167,9 +170,11 @@ class Engine final : public Model, public std::enable_shared_from_this<Engine> {
   int depth_ = 0;                   // calls of the model in progress
   int task_ = -1;                   // the backward in progress
   std::weak_ptr<bool> task_alive_;  // autograd has it still
-  bool eval_inside_cycle_ = false;  // an evaluation between forward and backward: not part of the cycle
+  bool inputs_only_ = false;        // it asks for no parameter's gradient
+  int evaluations_ = 0;             // between the forward and the backward of the cycle
   bool call_failed_ = false;        // an exception leaves the call in progress
   bool owes_end_ = false;           // a call failed, and what ends one with the other ranks was not done
+  bool gave_up_ = false;            // a backward failed, and ranks may still be told why
   bool first_batch_ = true;
   TrainingState state_ = TrainingState::idle;
   std::exception_ptr last_error_;

@@ -73,6 +73,35 @@ std::vector<GradientCounts> Gradients::count_ranks() {
   return counts;
 }
 
+// Per parameter, how many ranks have a gradient that was not reduced. Where `used` is empty, ranks tell each
+// other in the same all-reduce what they used.
+std::vector<int64_t> Gradients::count_left(std::vector<int64_t>& used) {
+  std::vector<int64_t> left;
+  for_each_param([&](UnitParam& param) {
+    left.push_back(param.gradient.in_buffer() && !param.unit->gradient.held ? 1 : 0);
+  });
+  const auto params = static_cast<std::ptrdiff_t>(left.size());
+  const bool asks = used.empty();
+  if (asks) used = used_here(false);
+  if (asks) left.insert(left.end(), used.begin(), used.end());
+  left = sum_over_ranks(left, "used parameters");
+  if (asks) used.assign(left.begin() + params, left.end());
+  return left;
+}
+
+// The same on every rank, which is why nothing need be asked: see Note [Cycles without a plan].
+std::vector<GradientCounts> Gradients::count_as_known(const Boundary& known) const {
+  std::vector<GradientCounts> counts;
+  for (const auto& unit : units_) {
+    const bool reduced = known.reduced.contains(unit->id) && !unit->gradient.held;
+    const bool opened = known.opened.contains(unit->id) && !unit->gradient.held;
+    counts.push_back({.ranks_open = reduced || opened ? mesh_.all.size() : 0,
+                      .ranks_complete = reduced ? mesh_.all.size() : 0});
+    for (const auto& param : unit->params) counts.back().trained.push_back(param->requires_grad);
+  }
+  return counts;
+}
+
 void Gradients::check_finite(const UnitParam& param, const at::Tensor& gradient) {
   if (not_finite_ == nullptr && !at::isfinite(gradient).all().item<bool>()) not_finite_ = &param;
 }

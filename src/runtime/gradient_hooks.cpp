@@ -7,6 +7,19 @@
 
 namespace fsdp::detail {
 
+namespace {
+
+// See Note [Reproducible]: sums of parts are other sums than those of whole gradients.
+void check_whole(const UnitParam& param) {
+  TORCH_CHECK(!param.arrived || param.gradient.in_buffer() || !param.tensor.grad().defined(),
+              "fsdp: reproducible: the gradient of '", param.names.front(),
+              "' came in two parts in one backward, and the first has been summed over the ranks, so bits "
+              "would depend on how many there are. A function of your own called backward() inside the "
+              "backward: use fsdp::recompute(), or torch::autograd::grad() there and return the gradients");
+}
+
+}  // namespace
+
 // Hooks outlive the model where the module does; then they do nothing.
 void Engine::watch(UnitParam& param) {
   if (!param.tensor.requires_grad()) return;  // frozen since: it is watched when it is thawed
@@ -46,6 +59,7 @@ void Engine::before_accumulate(UnitParam& param) {
 void Engine::after_accumulate(UnitParam& param) {
   --captured_;
   try {
+    if (mode) check_whole(param);
     gradients_.arrived(param);
     phases_.arrived(param);
   } catch (...) {

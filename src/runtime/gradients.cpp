@@ -95,12 +95,15 @@ void Gradients::go_on() {
   copy_waiting();
 }
 
-void Gradients::go_on_unplanned() {
+// In reproducible mode sums have one order, which a reduction before its time would change.
+void Gradients::go_on_unplanned(const Boundary* known) {
   if (alone() || !sync) return;
   const Quiet quiet;
   leave_plan();
   obey_and_record(detail::go_on(in_flight()));
-  obey_and_record(reduce_complete(count_ranks(), mesh_.all.size(), in_flight()));
+  const bool asks = known == nullptr || mode_ != nullptr;
+  obey_and_record(
+      reduce_complete(asks ? count_ranks() : count_as_known(*known), mesh_.all.size(), in_flight()));
 }
 
 // What is recorded must be sound by itself: a sum that settled when the cycle went over to another plan has
@@ -199,12 +202,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
 // Without a plan, whatever some rank has gradients for is reduced at the end of the backward.
 void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
   leave_plan();
-  if (used.empty()) used = sum_over_ranks(used_here(false), "used parameters");
-  std::vector<int64_t> fired;
-  for_each_param([&](UnitParam& param) {
-    fired.push_back(param.gradient.in_buffer() && !param.unit->gradient.held ? 1 : 0);
-  });
-  fired = sum_over_ranks(fired, "unused parameters");
+  const std::vector<int64_t> fired = count_left(used);
   std::vector<std::vector<bool>> left(units_.size());
   size_t next = 0;
   for (size_t i = 0; i < units_.size(); ++i)

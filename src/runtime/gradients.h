@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "plan/known_plans.h"
 #include "plan/on_demand.h"
 #include "plan/schedule.h"
 #include "runtime/gradient_shards.h"
@@ -46,8 +47,9 @@ class Gradients {
   void obey(const Instruction& step, bool at_end = false);
   // The cycle goes over to another plan, in which `open` buffers are.
   void change_over(const std::vector<Place>& open);
-  // What go_on() leaves to be done where there is no plan.
-  void go_on_unplanned();
+  // What go_on() leaves to be done where there is no plan. `known`: what cycles before did here, or null:
+  // ranks ask each other.
+  void go_on_unplanned(const Boundary* known);
   // A backward ends: everything that arrived is reduced and in the gradient shards. `planned`: how, or null.
   void at_task_end(const Moment* planned);
   // Forgets what was kept back.
@@ -80,6 +82,8 @@ class Gradients {
   void reduce(const Instruction& step);
   std::vector<bool> used_now(const Instruction& planned, const Unit& unit);
   std::vector<GradientCounts> count_ranks();
+  std::vector<GradientCounts> count_as_known(const Boundary& known) const;
+  std::vector<int64_t> count_left(std::vector<int64_t>& used);
   void reduce_what_is_left(std::vector<int64_t>& used);
   void reduce_at_end(const Moment* planned);
   bool anyone_surprised(std::vector<int64_t>& used);

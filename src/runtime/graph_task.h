@@ -3,6 +3,13 @@
 
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <span>
+
+#include "runtime/unit.h"
+
 namespace fsdp::detail {
 
 // -1: none.
@@ -12,6 +19,21 @@ inline int graph_task() { return torch::autograd::get_current_graph_task_id(); }
 // tensor.
 inline bool graph_stays() {
   return graph_task() != -1 && torch::autograd::get_current_graph_task_keep_graph();
+}
+
+// `fn` is called with the error that ends this thread's backward, on the thread that met it and before its
+// owner sees it; not at all where there is none.
+void on_task_failure(std::function<void(const std::exception_ptr&)> fn);
+
+// Whether it may give one of `params` a gradient. Not so in torch::autograd::grad() of inputs, and in a
+// backward() to given inputs alone.
+inline bool asks_for_any(std::span<UnitParam* const> params) {
+  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr || wanted->empty()) return true;  // a backward() asks for all
+  return std::any_of(params.begin(), params.end(), [&](const UnitParam* param) {
+    const auto found = wanted->find(param->accumulator.get());
+    return found != wanted->end() && found->second.should_execute();
+  });
 }
 
 }  // namespace fsdp::detail

@@ -57,7 +57,7 @@ void warn_of_crossing(const World& world, const Rows& rows) {
 
 }  // namespace
 
-void check_rows(const World& world, const ShardOptions& options) { rows_of(world, options); }
+int row_size(const World& world, const ShardOptions& options) { return rows_of(world, options).size; }
 
 Mesh make_mesh(const World& world, const ShardOptions& options, Comm all) {
   const Rows rows = rows_of(world, options);
@@ -92,6 +92,10 @@ void Mesh::check_order(bool now) {
 
 void Mesh::leaving(std::string_view why) {
   for (Comm group : groups()) group.leaving(why);
+}
+
+void Mesh::gave_up(std::string_view why) {
+  for (Comm group : groups()) group.gave_up(why);
 }
 
 std::vector<OpStats> Mesh::stats() const {

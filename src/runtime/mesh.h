@@ -36,6 +36,8 @@ struct Mesh {
   void check_order(bool now);
   // Peers that miss this rank are told `why`; empty: it goes on.
   void leaving(std::string_view why);
+  // As leaving(), of a rank that leaves out operations: see Comm::gave_up().
+  void gave_up(std::string_view why);
   // Each once.
   std::vector<Comm> groups() const;
   // Of all groups together, by operation.
@@ -46,8 +48,8 @@ struct Mesh {
 // rows of `options.shard_size`.
 Mesh make_mesh(const World& world, const ShardOptions& options, Comm all);
 
-// Throws as make_mesh() does, before a group is made.
-void check_rows(const World& world, const ShardOptions& options);
+// The ranks of a row. Throws as make_mesh() does, before a group is made.
+int row_size(const World& world, const ShardOptions& options);
 
 bool is_hybrid(Strategy strategy);
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "launch/near_device.h"
@@ -21,6 +22,13 @@
 namespace fsdp::detail {
 
 class Engine;
+
+// A parameter as it is registered in a module. `tensor` is only compared.
+struct RegisteredParam {
+  std::string name;
+  const c10::TensorImpl* tensor;
+};
+using RegisteredParams = std::vector<RegisteredParam>;
 
 // What optimizers see, and who else needs no more. What runs, and when, is the engine's.
 struct Model {
@@ -58,6 +66,7 @@ struct Model {
   std::recursive_mutex mutex;            // of pins and loans: a forward may have threads of its own
   std::vector<std::shared_ptr<Unit>> units;
   std::vector<UnitParam*> params;  // in order of definition
+  RegisteredParams registered;     // in the module, when it was sharded
   bool called = false;             // it may hold what a training has made of it
   bool tells_gradients = false;    // on_gradient() is set
   std::string half_loaded = {};    // why its values are of no use; empty: nothing is wrong with them

@@ -8,15 +8,10 @@ void Engine::use(Unit& unit) {
   const Phase phase = graph_task() == -1 ? Phase::forward : Phase::backward;
   executor_.enter_phase(phase);
   if (unit.stale() && unit.slot.state != UnitState::sharded) executor_.renew(unit);
-  if (eval_inside_cycle_) {
-    phases_.reads(unit, phase);
-    executor_.gather_now(unit, units);
-    return;
-  }
   if (phase == Phase::backward) enter_task();
   phases_.reads(unit, phase);
   unit.last_read = phase;
-  const Access access{unit.id, phase};
+  const Access access{unit.id, phase, phase == Phase::backward && inputs_only_};
   const bool same_run = schedule_.current() != nullptr && *schedule_.current() == access;
   // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
   if (!unit.slot.is_private && !same_run) {
@@ -33,6 +28,8 @@ void Engine::use(Unit& unit) {
 void Engine::go_on_to(Unit& unit, Access access) {
   if (access.phase == Phase::backward) gradients_.go_on();
   const Access* expected = schedule_.expected();
+  const std::optional<Access> before =
+      schedule_.current() ? std::optional(*schedule_.current()) : std::nullopt;
   const Moment* planned = schedule_.advance(access);
   if (planned == nullptr && expected != nullptr)
     executor_.remark("'" + unit.name() + "' came where '" +
@@ -44,7 +41,8 @@ void Engine::go_on_to(Unit& unit, Access access) {
     if (there) return executor_.read(unit);
   }
   schedule_.leave_plan();
-  if (planned == nullptr && access.phase == Phase::backward) gradients_.go_on_unplanned();
+  if (planned == nullptr && access.phase == Phase::backward)
+    gradients_.go_on_unplanned(before ? plans_.boundary(kind(), *before, access) : nullptr);
   for (const Instruction& step : executor_.gather_now(unit, units)) schedule_.record(step);
   if (expected != nullptr) mesh.row.share_order();
   note_memory();

@@ -65,7 +65,11 @@ void Engine::keep_gathered(bool on) {
       !on || !host || !host->stepper,
       "fsdp: keep_gathered() with AdamW::step_in_backward(), which writes parameters in every backward");
   keep_scopes_ += on ? 1 : -1;
-  if (keep_scopes_ == 0 && depth_ == 0 && task_ == -1) executor_.release_all();
+  if (keep_scopes_ > 0 || depth_ > 0 || task_ != -1) return;
+  executor_.release_all();
+  // Where an exception ends the scope, ranks meet when the model is used again.
+  owes_end_ = owes_end_ || std::uncaught_exceptions() > 0;
+  if (!owes_end_) end_readings();
 }
 
 // A plan says which units are reduced and which stay, so a cycle with others is of another kind. Where scopes

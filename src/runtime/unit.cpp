@@ -24,6 +24,11 @@ ElementType element_type(at::ScalarType type) {
 
 UnitRegion& UnitParam::region() const { return *unit->regions[static_cast<size_t>(place.region)]; }
 
+bool UnitParam::wants_grad() const {
+  const bool changed = tensor.requires_grad() != requires_grad || slice.requires_grad() != requires_grad;
+  return requires_grad != changed;
+}
+
 void UnitParam::attach(const c10::Storage& storage, at::ScalarType type) const {
   tensor.unsafeGetTensorImpl()->set_storage_and_dtype(storage, c10::scalarTypeToTypeMeta(type));
 }

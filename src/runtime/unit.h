@@ -106,7 +106,7 @@ struct UnitParam {
   Placement place;
   std::vector<std::string> names;  // tied parameters have several
   std::vector<int64_t> strides;    // dense, in the module's order: channels last stays so
-  bool requires_grad = true;       // as the module said when the model was last called
+  bool requires_grad = true;       // as module and slice said when the model was last called
 
   at::Tensor tensor;    // the module's own
   c10::Storage poison;  // what it holds while released
@@ -119,6 +119,9 @@ struct UnitParam {
   ParamGradient gradient;  // written by Gradients and the StepMode
 
   UnitRegion& region() const;
+  // Whether it is to be trained from the next call on: the module's tensor or the slice may say otherwise
+  // than before.
+  bool wants_grad() const;
   // The module's tensor sees `storage`, which has the layout of the region.
   void attach(const c10::Storage& storage, at::ScalarType type) const;
   // The module's tensor is on the device of `like`, and watched exactly there where the shards are.
@@ -183,6 +186,7 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   void unpin() override { --pins; }
   void use() override;
   void before_write() override;
+  void before_moment_write() override;
   void before_touch() override;
   void check_write() const override;
   std::exception_ptr explain(const std::exception_ptr& error) override;
@@ -214,8 +218,8 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
   void note_promised_write();
 };
 
-// The region of a tag that has one.
-inline UnitRegion* region_of(const Tag& tag) { return static_cast<UnitRegion*>(tag.region); }
+// The region of a tag, or null.
+inline UnitRegion* region_of(const Tag& tag) { return static_cast<UnitRegion*>(tag.region.load()); }
 
 // Slots, or gradient buffers, of the regions one after the other in `memory` [bytes], from `offset` on.
 void carve_slots(const Unit& unit, const at::Tensor& memory, int64_t offset);

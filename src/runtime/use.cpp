@@ -9,8 +9,9 @@ namespace fsdp {
 Use::Use(const at::Tensor& tensor) {
   const detail::Tag* tag = detail::tag_of(tensor);
   if (tag == nullptr || tag->kind != detail::TagKind::parameter) return;
-  TORCH_CHECK(tag->region != nullptr, detail::dropped_message());
-  detail::Unit& unit = *detail::region_of(*tag)->unit;
+  const detail::UnitRegion* region = detail::region_of(*tag);
+  TORCH_CHECK(region != nullptr, detail::dropped_message());
+  detail::Unit& unit = *region->unit;
   TORCH_CHECK(unit.engine->may_read(), detail::sharded_message(unit.name()));
   const std::lock_guard lock(unit.engine->mutex);
   if (unit.pins++ == 0) {

@@ -31,6 +31,10 @@ void Unit::before_touch() {
 }
 
 void Unit::before_write() { engine->before_write(*this); }
+void Unit::before_moment_write() {
+  const std::lock_guard lock(mutex());
+  engine->announce_change();
+}
 void Unit::check_write() const { engine->check_write(*this); }
 
 std::exception_ptr Unit::explain(const std::exception_ptr& error) {

@@ -35,7 +35,7 @@ std::shared_ptr<Engine> Sharding::run() {
               "fsdp: gradient_divide_factor in reproducible mode, which divides by its microbatches; scale "
               "the loss instead");
   walked_ = walk_module(module_);
-  check_rows(world_, options_);
+  row_ranks_ = row_size(world_, options_);
   Comm all = Comm::create(world_, options_.comm);
   require_agreement(all, world_.device(), model_facts(module_, walked_, options_),
                     "Build the same module on every rank, with its layers in the same order, and give "
@@ -79,11 +79,12 @@ void Sharding::find_inner() {
     const FoundParam& found = walked_.params[id];
     const Tag* tag = tag_of(found.tensor);
     if (tag == nullptr) continue;
+    const UnitRegion* region = region_of(*tag);
     TORCH_CHECK(
-        tag->region != nullptr, "fsdp: parameter '", found.names.front(),
+        region != nullptr, "fsdp: parameter '", found.names.front(),
         "' belongs to a sharded model that is gone; keep the handle of an inner module until the outer one "
         "is sharded");
-    Engine* inner = region_of(*tag)->unit->engine;
+    Engine* inner = region->unit->engine;
     for (const auto& unit : inner->units)
       for (const auto& param : unit->params)
         TORCH_CHECK(ours.contains(param->tensor.unsafeGetTensorImpl()), "fsdp: parameter '",
@@ -165,8 +166,9 @@ std::vector<UnitDecl> Sharding::units() {
 std::vector<PlannedUnit> Sharding::plan_units() {
   std::vector<UnitDecl> decls = units();
   check_params(decls);
-  // Without shards nothing is gained by taking small parameters out of their units.
-  const bool whole = options_.strategy == Strategy::no_shard;
+  // Without shards nothing is gained by taking small parameters out of their units; and only beside sharded
+  // units may ranks differ in whether they read the unit of these.
+  const bool whole = options_.strategy == Strategy::no_shard || row_ranks_ == 1;
   std::vector<ParamDecl> small = take_small(decls, whole ? 0 : options_.replicate_below);
   std::vector<PlannedUnit> planned;
   for (UnitDecl& decl : decls) planned.push_back({.decl = std::move(decl)});

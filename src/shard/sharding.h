@@ -62,6 +62,7 @@ class Sharding {
   const Quiet quiet_;
   const Policy policy_ = policy_of(world_.device());
   WalkedModule walked_;
+  int row_ranks_ = 1;
   std::shared_ptr<Engine> engine_;
   const Reproduction* reproduction_ = nullptr;  // the engine's mode
   std::optional<PathChoice> paths_;

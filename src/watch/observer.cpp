@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include "watch/messages.h"
 #include "watch/op_traits.h"
@@ -44,8 +45,8 @@ std::string gradient_norm_message() {
 }
 
 // What is wrong with an operator that has `tensor` as its argument `i`; empty: nothing.
-std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor, const Tag& tag) {
-  const WatchedRegion* region = tag.region;
+std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor, const Tag& tag,
+                      const WatchedRegion* region) {
   if (tag.kind == TagKind::magnitudes) return traits.largest ? gradient_norm_message() : "";
   if (region == nullptr) return tag.kind == TagKind::parameter ? dropped_message() : "";
   if (tag.kind == TagKind::parameter) {
@@ -131,18 +132,22 @@ class Passage {
 
 void Passage::open_units(const OpTraits& traits, Arguments arguments) {
   c10::SmallVector<WatchedUnit*, 4> units, written;
+  const WatchedUnit* told = nullptr;  // the last whose moments are written: lists name a unit many times
   for_each_tensor(arguments, [&](size_t i, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr) return;
-    if (const std::string wrong = objection(traits, i, tensor, *tag); !wrong.empty())
-      refuse(tag->region, wrong);
-    if (tag->region == nullptr) return;
-    WatchedUnit* unit = &tag->region->owner();
+    const WatchedRegion* region = tag->region;
+    if (const std::string wrong = objection(traits, i, tensor, *tag, region); !wrong.empty())
+      refuse(region, wrong);
+    if (region == nullptr) return;
+    WatchedUnit* unit = &region->owner();
     if (tag->kind != TagKind::parameter) unit->before_touch();
     if (tag->kind == TagKind::shard && traits.writes_argument(i)) {
       unit->before_write();
       written.push_back(unit);
     }
+    if (tag->kind == TagKind::moment && traits.writes_argument(i) && unit != std::exchange(told, unit))
+      unit->before_moment_write();
     if (tag->kind == TagKind::parameter && std::find(units.begin(), units.end(), unit) == units.end())
       units.push_back(unit);
   });
@@ -168,12 +173,12 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
 // that took the poison along (data(), a copy of the handle) reads what was gathered.
 void Passage::lend_storages(Arguments arguments) {
   for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
-    const Tag* tag = tag_of(tensor);
-    if (tag == nullptr || tag->kind != TagKind::parameter || tag->region == nullptr) return;
-    const std::lock_guard lock(tag->region->owner().mutex());
-    const c10::Storage& real = tag->region->view_storage();
+    const WatchedRegion* region = region_of(tensor, TagKind::parameter);
+    if (region == nullptr) return;
+    const std::lock_guard lock(region->owner().mutex());
+    const c10::Storage& real = region->view_storage();
     if (tensor.storage().unsafeGetStorageImpl() == real.unsafeGetStorageImpl()) return;
-    lent_.push_back({tensor, tensor.storage(), tag->region});
+    lent_.push_back({tensor, tensor.storage(), region});
     tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(real);
   });
 }
@@ -182,9 +187,7 @@ void Passage::lend_storages(Arguments arguments) {
 WatchedUnit* unit_among(Arguments arguments) {
   WatchedUnit* unit = nullptr;
   for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
-    const Tag* tag = tag_of(tensor);
-    if (tag != nullptr && tag->kind == TagKind::parameter && tag->region != nullptr)
-      unit = &tag->region->owner();
+    if (const WatchedRegion* region = region_of(tensor, TagKind::parameter)) unit = &region->owner();
   });
   return unit;
 }
@@ -192,9 +195,8 @@ WatchedUnit* unit_among(Arguments arguments) {
 // An infinity norm is made of two operators: abs(), and then max() of what it returns.
 bool makes_magnitudes(const OpTraits& traits, Arguments arguments) {
   if (!traits.absolute) return false;
-  const Tag* tag = tag_of(arguments.front().toTensor());
-  return tag != nullptr && tag->kind == TagKind::gradient && tag->region != nullptr &&
-         tag->region->owner().is_sharded();
+  const WatchedRegion* region = region_of(arguments.front().toTensor(), TagKind::gradient);
+  return region != nullptr && region->owner().is_sharded();
 }
 
 void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

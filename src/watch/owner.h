@@ -33,6 +33,8 @@ class WatchedUnit {
   virtual void before_touch() = 0;
   // An operator is about to write to a shard.
   virtual void before_write() = 0;
+  // An operator is about to write to a moment of one: a save in the background may still read it.
+  virtual void before_moment_write() = 0;
   // Throws where the unit may be read by other ranks: an operator that writes to it reads it as well.
   virtual void check_write() const = 0;
   // An operator met `error`. It is kept for last_error(); returns what to throw, with advice where there is

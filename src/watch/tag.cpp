@@ -1,33 +1,29 @@
 #include "watch/tag.h"
 
-#include <atomic>
 #include <utility>
 
 namespace fsdp::detail {
 
 namespace {
 
-// Storages are dropped on any thread.
-void add_reference(Tag& tag) { std::atomic_ref(tag.references).fetch_add(1); }
+void drop_reference(Tag* tag) {
+  if (tag->references.fetch_sub(1) == 1) delete tag;
+}
 
 }  // namespace
 
 void drop_tag(void* context) {
   auto* tag = static_cast<Tag*>(context);
-  const int64_t before = std::atomic_ref(tag->references).fetch_sub(1);
-  if (before == 1)
-    delete tag;
-  else if (before == 2 && tag->region != nullptr)
-    tag->memory.clear();  // only the handle is left: no storage needs the memory
+  if (tag->storages.fetch_sub(1) == 1) tag->memory.clear();
+  drop_reference(tag);
 }
 
-TagHandle::TagHandle(TagKind kind, WatchedRegion* region)
-    : tag_(new Tag{.kind = kind, .region = region, .references = 1}) {}
+TagHandle::TagHandle(TagKind kind, WatchedRegion* region) : tag_(new Tag{.kind = kind, .region = region}) {}
 
 TagHandle::~TagHandle() {
   if (tag_ == nullptr) return;
   tag_->region = nullptr;
-  drop_tag(tag_);
+  drop_reference(tag_);
 }
 
 TagHandle::TagHandle(TagHandle&& other) noexcept : tag_(std::exchange(other.tag_, nullptr)) {}
@@ -38,7 +34,8 @@ TagHandle& TagHandle::operator=(TagHandle&& other) noexcept {
 }
 
 at::DataPtr TagHandle::point(void* data, c10::Device device) const {
-  add_reference(*tag_);
+  ++tag_->references;
+  ++tag_->storages;
   return {data, tag_, &drop_tag, device};
 }
 

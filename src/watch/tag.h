@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
+#include <cstdint>
+
 namespace fsdp::detail {
 
 class WatchedRegion;
@@ -12,7 +15,7 @@ enum class TagKind : uint8_t {
   parameter,   // a module's parameters: gathered, or released
   shard,       // this rank's part of them: what optimizers write
   gradient,    // the gradient shard
-  moment,      // of an optimizer, where updates are promised: Note [Offload]
+  moment,      // of an optimizer: updates may be promised (Note [Offload]), saves may read it
   magnitudes,  // absolute values of a slice of it, made by an operator; without a region
 };
 
@@ -20,11 +23,16 @@ enum class TagKind : uint8_t {
 // A storage is ours when its DataPtr has our deleter; its context is the Tag. So the observer finds the unit
 // of an operator's input without a table. The tag is counted: it outlives a model that is dropped before its
 // module, and then has no region.
+//
+// Threads: a program may read a gradient that it kept, or drop it, on one thread while the next backward
+// gives the region a new tag on another. So a reader takes `region` out once and asks that copy; and what the
+// storage owned goes with the last storage, which still holds its reference then.
 struct Tag {
   TagKind kind;
-  WatchedRegion* region;  // null when the model is gone, and of magnitudes
-  int64_t references = 0;
-  at::DataPtr memory = {};  // what the storage owned before it was marked; goes with the storage
+  std::atomic<WatchedRegion*> region;   // null when the region has another tag or is gone, and of magnitudes
+  std::atomic<int64_t> references = 1;  // the handle's, and one of each storage
+  std::atomic<int64_t> storages = 0;
+  at::DataPtr memory = {};  // what the storage owned before it was marked; goes with the last storage
 };
 
 class TagHandle {
@@ -43,6 +51,7 @@ class TagHandle {
   Tag* tag_ = nullptr;
 };
 
+// A storage with this tag is gone.
 void drop_tag(void* tag);
 
 // The tag of a storage, or null.
@@ -52,6 +61,12 @@ inline Tag* tag_of(const c10::StorageImpl& storage) {
 inline Tag* tag_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
   return tag_of(*tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+// The region of a tensor whose storage holds `kind`, or null.
+inline WatchedRegion* region_of(const at::Tensor& tensor, TagKind kind) {
+  const Tag* tag = tag_of(tensor);
+  return tag != nullptr && tag->kind == kind ? tag->region.load() : nullptr;
 }
 
 // Marks `tensor`'s storage and no other: the tag owns its memory from now on.

@@ -18,10 +18,10 @@ struct ReadParameter {
   bool several_types = false;
 
   void look_at(const at::Tensor& tensor) {
-    const Tag* tag = tag_of(tensor);
-    if (tag == nullptr || tag->kind != TagKind::parameter || tag->region == nullptr) return;
+    const WatchedRegion* region = region_of(tensor, TagKind::parameter);
+    if (region == nullptr) return;
     several_types = several_types || (unit != nullptr && type != tensor.scalar_type());
-    unit = &tag->region->owner();
+    unit = &region->owner();
     type = tensor.scalar_type();
   }
 };

@@ -1,9 +1,13 @@
 """ckpt_test.py FSDP WRITE_CHECKPOINT: `fsdp ckpt inspect`, `verify` and `diff`, their misuse and their exit codes."""
 
+import json
+import os
 import pickle
+import resource
 import subprocess
 
-from command import CHECKPOINT, DIFFERS, FSDP, OK, STORAGE, USAGE, CommandTest, main, write_checkpoint
+from command import (CHECKPOINT, DIFFERS, FSDP, OK, STORAGE, USAGE, CommandTest, main, sign_manifest,
+                     write_checkpoint)
 
 
 class Usage(CommandTest):
@@ -21,8 +25,22 @@ class Usage(CommandTest):
                           ["ckpt", "export", "a", "b"], ["ckpt", "import", "a", "b"],
                           ["ckpt", "export", "--hf", "a", "b", "--max-file-bytes", "0"],
                           ["ckpt", "export", "--hf", "a", "b", "--max-file-bytes", "many"],
-                          ["ckpt", "import", "--hf", "a", "b", "--step", "-1"]):
-            self.assertNotEqual(self.fsdp(*arguments, expect=USAGE), "")
+                          ["ckpt", "export", "--hf", "a", "b", "--max-file-bytes", "5XB"],
+                          ["ckpt", "export", "--hf", "a", "b", "--max-file-bytes", "9999999TB"],
+                          ["ckpt", "export", "--hf", "a", "b", "--config", "."],
+                          ["ckpt", "import", "--hf", "a", "b", "--step", "-1"],
+                          ["ckpt", "import", "--hf", "a", "b", "--step", "12 steps"],
+                          ["ckpt", "import", "--hf", "a", "b", "--step", "99999999999999999999"]):
+            words = self.fsdp(*arguments, expect=USAGE)
+            self.assertNotEqual(words, "")
+            self.assertNotRegex(words, "[0-9]{25}")
+
+    def test_numbers_are_refused_in_words(self):
+        self.refused(USAGE, "ckpt", "import", "--hf", "a", "b", "--step", "99999999999999999999",
+                     says="'99999999999999999999' is no step: a number from 0 to 9223372036854775807 is expected")
+        self.refused(USAGE, "ckpt", "export", "--hf", "a", "b", "--max-file-bytes", "0", says=["'0' is no size", "500MB"])
+        self.refused(USAGE, "ckpt", "export", "--hf", "a", "b", "--config", self.folder,
+                     says="is a folder; a JSON file is expected")
 
 
 class Inspect(CommandTest):
@@ -103,8 +121,9 @@ class NoCheckpoint(CommandTest):
         self.refused_by_all(other, CHECKPOINT, "it has no manifest.json")
         (other / ".metadata").write_bytes(b"\x80\4")
         self.refused_by_all(other, CHECKPOINT, "torch.distributed.checkpoint")
+        self.refused_by_all(other, CHECKPOINT, "HuggingFaceStorageWriter")
         (other / "config.json").write_text("{}")
-        self.refused_by_all(other, CHECKPOINT, "fsdp ckpt import --hf")
+        self.refused_by_all(other, CHECKPOINT, ["Hugging Face folder without safetensors", "save_pretrained"])
         (other / "manifest.json").write_text('{"name": "a web page"}')
         self.refused_by_all(other, CHECKPOINT, "does not end with its hash")
 
@@ -126,8 +145,9 @@ class Damage(CommandTest):
         size = sum(path.stat().st_size for path in self.made.glob("*.safetensors"))
         count = len(self.json("ckpt", "inspect", self.made)["tensors"])
         self.assertEqual(self.json("ckpt", "verify", self.folder / "run"),
-                         {"folder": str(self.made), "ok": True, "files": 2, "tensors": count, "bytes": size})
-        self.assertIn(f"ok. {count} tensors in 2 files", self.fsdp("ckpt", "verify", self.made))
+                         {"folder": str(self.made), "ok": True, "files": 4, "tensors": count, "bytes": size,
+                          "hashed": True})
+        self.assertIn(f"ok. {count} tensors in 4 files", self.fsdp("ckpt", "verify", self.made))
 
     def test_one_bit_anywhere(self):
         self.flip(self.shard, -1)
@@ -153,6 +173,32 @@ class Damage(CommandTest):
         self.damaged("does not have the hash it ends with")
         path.write_text(text[:-40])
         self.damaged("cut off")
+
+
+class Harm(CommandTest):
+    """Manifests that were made to take memory and time. 4 GiB of address space are more than enough to refuse them."""
+
+    def setUp(self):
+        super().setUp()
+        self.made = write_checkpoint(self.folder / "run", 3, 2)
+        self.manifest = json.loads((self.made / "manifest.json").read_text())
+
+    def refuse(self, command, says):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        how = {} if os.environ.get("FSDP_TEST_SANITIZED") else {"preexec_fn": limit}
+        self.refused(CHECKPOINT, "ckpt", command, self.made, says=says, **how)
+
+    def test_a_header_of_8_GiB(self):
+        self.manifest["files"][2]["header_bytes"] = (8 << 30) + 8
+        os.truncate(self.made / "shard-1.safetensors", (8 << 30) + 8 + self.manifest["files"][2]["data_bytes"])
+        sign_manifest(self.made, json.dumps(self.manifest))
+        self.refuse("verify", "'header_bytes' is 8589934600, not an integer that is possible there: at most 100000008")
+
+    def test_many_small_values(self):
+        self.manifest["run"] = {"list": "HERE"}
+        before, after = json.dumps(self.manifest).split('"HERE"')
+        sign_manifest(self.made, before + "[" + "[]," * 60_000_000 + "[]]" + after)
+        self.refuse("inspect", ["holds too many values", "made to harm"])
 
 
 class Diff(CommandTest):

@@ -22,6 +22,12 @@ def write_checkpoint(run, step, ranks, *words):
     return Path(made.stdout.strip())
 
 
+def sign_manifest(checkpoint, text):
+    """Writes manifest.json with the hash it must end with. `text` is that of a JSON object."""
+    (checkpoint / "manifest.json").write_text(text)
+    subprocess.run([WRITE_CHECKPOINT, "sign", str(checkpoint / "manifest.json")], check=True)
+
+
 def save_safetensors(path, tensors, metadata=None):
     """tensors: {name: (dtype, shape, bytes)}."""
     header, at = {"__metadata__": metadata} if metadata else {}, 0
@@ -60,9 +66,9 @@ class CommandTest(unittest.TestCase):
     def json(self, *arguments, **how):
         return json.loads(self.fsdp(*arguments, "--json", **how))
 
-    def refused(self, code, *arguments, says):
+    def refused(self, code, *arguments, says, **how):
         """The command ends with `code` and one line on stderr that has all the words."""
-        text = self.fsdp(*arguments, expect=code)
+        text = self.fsdp(*arguments, expect=code, **how)
         if code != USAGE:
             self.assertTrue(text.startswith("fsdp: "), text)
             self.assertEqual(text.count("\n"), 1, text)

@@ -1,4 +1,4 @@
-"""convert_test.py FSDP WRITE_CHECKPOINT: `fsdp ckpt export --hf` and `import --hf`, and the folders they refuse."""
+"""convert_test.py FSDP WRITE_CHECKPOINT: `fsdp ckpt export` and `import`, folders of others, and those they refuse."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import resource
 import struct
 import unittest
 
-from command import (BYTES, CHECKPOINT, OK, STORAGE, CommandTest, load_safetensors, main, save_safetensors,
+from command import (BYTES, CHECKPOINT, OK, STORAGE, USAGE, CommandTest, load_safetensors, main, save_safetensors,
                      write_checkpoint)
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 11, "n_positions": 6, "n_embd": 8, "n_layer": 1, "n_head": 2,
@@ -174,6 +174,115 @@ class Export(CommandTest):
         self.flip(made / "shard-1.safetensors", -1)
         self.refused(CHECKPOINT, "ckpt", "export", "--hf", made, self.folder / "out", says="is damaged")
         self.assertEqual(os.listdir(self.folder), ["run"])
+
+
+class ExportSafetensors(CommandTest):
+    """Whole tensors of any model."""
+
+    def export(self, made, *more):
+        out = self.folder / "out"
+        return out, self.json("ckpt", "export", "--safetensors", made, out, *more)
+
+    def test_any_model(self):
+        made = write_checkpoint(self.folder / "run", 9, 3, "extras", "noconfig")
+        out, report = self.export(made)
+        self.assertEqual(os.listdir(out), ["model.safetensors"])
+        tensors = load_safetensors(out / "model.safetensors")
+        extras = {"conv.weight": [4, 3, 5, 2], "conv.empty": [4, 0], "conv.phase": [3, 2], "conv.steps": [7]}
+        self.assertEqual({name: one[1] for name, one in tensors.items()}, gpt2_shapes() | extras)  # no moments
+        for name, (dtype, shape, data) in tensors.items():
+            if dtype == "F32":
+                self.assertEqual(data, as_saved(name, numel(shape)), name)
+        self.assertEqual(tensors["conv.steps"], ("I64", [7], struct.pack("<7q", *range(7))))
+        self.assertEqual(report, {"folder": str(out), "tensors": len(tensors), "files": ["model.safetensors"],
+                                  "bytes": sum(len(one[2]) for one in tensors.values())})
+        self.assertIn(b'"lm_head.weight":"transformer.wte.weight"', (out / "model.safetensors").read_bytes()[:4000])
+        info = self.json("ckpt", "inspect", out)
+        self.assertEqual(info["aliases"], {"lm_head.weight": "transformer.wte.weight"})
+        self.assertEqual((info["writer"], info["world"]), ("safetensors", 0))
+        self.assertEqual(self.json("ckpt", "verify", out)["hashed"], False)
+        self.assertIn("Such files have no hashes", self.fsdp("ckpt", "verify", out))
+        self.flip(out / "model.safetensors", 0)
+        self.refused(CHECKPOINT, "ckpt", "verify", out, says="model.safetensors")
+
+    def test_several_files(self):
+        made = write_checkpoint(self.folder / "run", 9, 2)
+        out, report = self.export(made, "--max-file-bytes", "1KB")
+        index = json.loads((out / "model.safetensors.index.json").read_text())
+        self.assertEqual(sorted(set(index["weight_map"].values())), report["files"])
+        self.assertEqual(set(index["weight_map"]), set(gpt2_shapes()))
+        whole, _ = self.folder / "whole", self.fsdp("ckpt", "export", "--safetensors", made, self.folder / "whole")
+        self.fsdp("ckpt", "diff", out, whole)
+
+    def test_dtypes(self):
+        made = write_checkpoint(self.folder / "run", 9, 2, "extras")
+        for dtype, size in (("bf16", 2), ("f16", 2), ("f32", 4)):
+            out = self.folder / dtype
+            self.fsdp("ckpt", "export", "--safetensors", made, out, "--dtype", dtype)
+            tensors = load_safetensors(out / "model.safetensors")
+            self.assertEqual({name: one[0] for name, one in tensors.items() if one[0] != dtype.upper()},
+                             {"conv.phase": "F64", "conv.steps": "I64"})  # complex numbers and integers stay
+            name = "transformer.h.0.mlp.c_fc.weight"
+            self.assertEqual(len(tensors[name][2]), 256 * size)
+            values = struct.unpack("<256f", as_saved(name, 256))  # multiples of 1/8 below 32: f16 holds them
+            if dtype == "f16":
+                self.assertEqual(struct.unpack("<256e", tensors[name][2]), values)
+        self.fsdp("ckpt", "export", "--hf", write_checkpoint(self.folder / "gpt", 9, 2), self.folder / "hf", "--dtype", "bf16")
+        config = json.loads((self.folder / "hf" / "config.json").read_text())
+        self.assertEqual((config["dtype"], config["torch_dtype"]), ("bfloat16", "bfloat16"))
+        self.assertEqual({one[0] for one in load_safetensors(self.folder / "hf" / "model.safetensors").values()}, {"BF16"})
+
+    def test_values_a_dtype_cannot_hold(self):
+        theirs = self.folder / "theirs"
+        theirs.mkdir()
+        save_safetensors(theirs / "model.safetensors", {"large": ("F32", [2], struct.pack("<2f", 1.0, 70000.0))})
+        self.refused(CHECKPOINT, "ckpt", "export", "--safetensors", theirs, self.folder / "out", "--dtype", "f16",
+                     says=["'large' has a value of 70000", "F16 cannot hold", "BF16"])
+        self.assertEqual(os.listdir(self.folder), ["theirs"])
+        self.fsdp("ckpt", "export", "--safetensors", theirs, self.folder / "out", "--dtype", "bf16")
+
+    def test_misuse(self):
+        for more, says in ((["--hf", "--safetensors"], "Exactly 1 option"), (["--safetensors", "--dtype", "int8"], "bf16, f16 or f32"),
+                           (["--safetensors", "--config", "a.json"], "--hf")):
+            self.refused(USAGE, "ckpt", "export", "a", "b", *more, says=says)
+
+
+class Shards(CommandTest):
+    """Folders as the HuggingFaceStorageWriter of torch.distributed.checkpoint writes them."""
+
+    def setUp(self):
+        super().setUp()
+        self.theirs = self.folder / "theirs"
+        self.theirs.mkdir()
+        self.numbers = list(range(24))  # [6, 4], of which one rank has rows 0 to 3; and as columns 0 to 2
+        rows = [self.numbers[:16], self.numbers[16:]]
+        columns = [[n for n in self.numbers if n % 4 < 3], [n for n in self.numbers if n % 4 == 3]]
+        for rank, (row, column) in enumerate(zip(rows, columns)):
+            self.save(rank, {"rows": ([4, 2][rank], 4, row, [4 * rank, 0]),
+                             "columns": (6, [3, 1][rank], column, [0, 3 * rank])})
+
+    def save(self, rank, parts):
+        info = {name: {"saved_offsets": one[3]} for name, one in parts.items()}
+        save_safetensors(self.theirs / f"shard-0000{rank + 1}-model-00001-of-00001.safetensors",
+                         {name: ("F32", [a, b], struct.pack(f"<{a * b}f", *values)) for name, (a, b, values, _) in parts.items()},
+                         {"format": "pt", "DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(info)})
+
+    def test_inspect_verify_and_export(self):
+        info = self.json("ckpt", "inspect", self.theirs)
+        self.assertEqual(info["writer"], "torch.distributed.checkpoint")
+        self.assertEqual({one["name"]: (one["shape"], one["boxes"]) for one in info["tensors"]},
+                         {"rows": ([6, 4], 2), "columns": ([6, 4], 2)})
+        self.assertIn("saved by    torch.distributed.checkpoint", self.fsdp("ckpt", "inspect", self.theirs))
+        self.assertEqual(self.json("ckpt", "verify", self.theirs)["files"], 2)
+        self.fsdp("ckpt", "export", "--safetensors", self.theirs, self.folder / "out")
+        data = struct.pack("<24f", *self.numbers)
+        self.assertEqual(load_safetensors(self.folder / "out" / "model.safetensors"),
+                         {"columns": ("F32", [6, 4], data), "rows": ("F32", [6, 4], data)})
+        self.fsdp("ckpt", "diff", self.theirs, self.folder / "out")
+
+    def test_a_file_is_missing(self):
+        (self.theirs / "shard-00001-model-00001-of-00001.safetensors").unlink()
+        self.refused(CHECKPOINT, "ckpt", "inspect", self.theirs, says="is not covered")
 
 
 class Import(CommandTest):

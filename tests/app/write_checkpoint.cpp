@@ -1,7 +1,9 @@
 // write_checkpoint RUN STEP RANKS [WORD...]: a checkpoint of a tiny GPT-2 as so many ranks would save it.
+// write_checkpoint sign MANIFEST: gives a manifest, whose last key is "check", the hash it must end with.
 //
 // Words: `extras` (tensors of other dtypes and orders), `rowmajor` (none of them channels-last), `untied`,
 // `noconfig`, `renamed` (the tied weight under the head's name), `changed` (a few other values), `bf16`.
+// Moments lie in files of their own, as save() puts them.
 // Element i of a float tensor is ((7 i + 13 length of its name) mod 251) / 8 - 10.
 #include <cstring>
 #include <iostream>
@@ -114,9 +116,20 @@ std::vector<Box> part_of(const Plain& tensor, int64_t rank, int64_t ranks) {
 
 Json gpt2_config() { return {{"model_type", "gpt2"}, {"n_head", 2}, {"layer_norm_epsilon", 1e-5}}; }
 
+int sign(const std::string& path) {
+  std::string text = read_text(posix_files(), path, int64_t{1} << 40);
+  text.resize(text.rfind("\"check\":"));
+  text += "\"check\": \"";
+  text += to_hex(hash128(text)) + "\"\n}\n";
+  posix_files().remove_file(path);
+  write_text(posix_files(), path, text);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "sign") return sign(argv[2]);
   if (argc < 4) return 2;
   const int64_t step = std::stoll(argv[2]), ranks = std::stoll(argv[3]);
   const std::set<std::string> words(argv + 4, argv + argc);
@@ -137,33 +150,36 @@ int main(int argc, char** argv) {
   if (!words.contains("renamed") && !words.contains("untied"))
     manifest.aliases["lm_head.weight"] = "transformer.wte.weight";
 
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    std::vector<SafetensorsEntry> entries;
-    std::vector<std::byte> data;
-    for (const Plain& tensor : tensors) {
-      SavedTensor& saved = manifest.tensors[tensor.name];
-      saved.dtype = tensor.dtype;
-      saved.shape = tensor.shape;
-      saved.order = tensor.order;
-      saved.real_pairs = tensor.real_pairs;
-      const bool empty = checked_numel(tensor.shape, tensor.name) == 0;
-      if (empty && rank > 0) continue;
-      for (const Box& box : part_of(tensor, rank, ranks)) {
-        const auto begin = static_cast<int64_t>(data.size());
-        saved.boxes.push_back({.file = static_cast<int32_t>(rank), .offset = begin, .box = box});
-        if (!empty) append_box(data, tensor, box, words.contains("changed"));
-        entries.push_back({.name = tensor.name + "@" + std::to_string(begin),
-                           .dtype = tensor.dtype,
-                           .shape = box.extent,
-                           .begin = begin,
-                           .end = static_cast<int64_t>(data.size())});
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    for (const bool moments : {false, true}) {
+      std::vector<SafetensorsEntry> entries;
+      std::vector<std::byte> data;
+      for (const Plain& tensor : tensors) {
+        if (tensor.name.starts_with("state.") != moments) continue;
+        SavedTensor& saved = manifest.tensors[tensor.name];
+        saved.dtype = tensor.dtype;
+        saved.shape = tensor.shape;
+        saved.order = tensor.order;
+        saved.real_pairs = tensor.real_pairs;
+        const bool empty = checked_numel(tensor.shape, tensor.name) == 0;
+        if (empty && rank > 0) continue;
+        for (const Box& box : part_of(tensor, rank, ranks)) {
+          const auto begin = static_cast<int64_t>(data.size());
+          saved.boxes.push_back(
+              {.file = static_cast<int32_t>(manifest.files.size()), .offset = begin, .box = box});
+          if (!empty) append_box(data, tensor, box, words.contains("changed"));
+          entries.push_back({.name = tensor.name + "@" + std::to_string(begin),
+                             .dtype = tensor.dtype,
+                             .shape = box.extent,
+                             .begin = begin,
+                             .end = static_cast<int64_t>(data.size())});
+        }
       }
+      const std::string name = "shard-" + std::to_string(rank) + (moments ? "-state-0" : "");
+      BlockWriter writer(posix_files(), begun, name + ".safetensors", make_safetensors_header(entries, {}));
+      writer.append(data);
+      manifest.files.push_back(writer.finish());
     }
-    BlockWriter writer(posix_files(), begun, "shard-" + std::to_string(rank) + ".safetensors",
-                       make_safetensors_header(entries, {}));
-    writer.append(data);
-    manifest.files.push_back(writer.finish());
-  }
   manifest.check("the manifest");
   std::cout << argv[1] << "/" << run.commit(begun, step, manifest.to_text()) << "\n";
   return 0;

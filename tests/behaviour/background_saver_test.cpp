@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "behaviour/checkpoint_net.h"
+#include "behaviour/layers_net.h"
 #include "support/slow_files.h"
 
 namespace fsdp::testing {
@@ -82,6 +83,62 @@ TEST(BackgroundSaver, HoldsItThoughOtherMomentsAreLoaded) {
     saver.wait();
   });
   EXPECT_EQ(difference(read_checkpoint(folder / "later"), read_checkpoint(folder / "now")), "");
+}
+
+// An optimizer that writes to its moments before it steps.
+struct DecayingAdamW : AdamW {
+  using AdamW::AdamW;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    const at::NoGradGuard no_grad;
+    for (const auto& [param, state] : state())
+      static_cast<torch::optim::AdamWParamState&>(*state).exp_avg().mul_(0.5);
+    return AdamW::step(std::move(closure));
+  }
+};
+
+// What `change` does to moments right after save() is not in the checkpoint.
+template <class Optimizer>
+void check_changed_moments(const std::function<void(Sharded<LayersNet>&, Optimizer&)>& change) {
+  for (const int64_t staging : {int64_t{0}, INT64_MAX}) {
+    const TempFolder folder;
+    SlowFiles files;
+    files.milliseconds = 100;
+    run_ranks(2, [&](World& world) {
+      auto model = shard_layers(world);
+      Optimizer optimizer(all_params(model), AdamWOptions(1e-2));
+      train_layers(model, optimizer, 0);
+      const RunState run{.model = model, .optimizer = &optimizer, .step = 1};
+      save(folder / "now", run);
+      BackgroundSaver saver(folder / "later", {}, staging, files);
+      saver.save(run);
+      change(model, optimizer);
+      saver.wait();
+    });
+    EXPECT_EQ(difference(read_checkpoint(folder / "later"), read_checkpoint(folder / "now")), "") << staging;
+  }
+}
+
+TEST(BackgroundSaver, HoldsMomentsOfIgnoredParameters) {
+  check_changed_moments<AdamW>([](Sharded<LayersNet>& model, AdamW& adam) {
+    for (at::Tensor* param : {&model.module().image, &model.module().turned, &model.module().plain})
+      param->mutable_grad() = torch::ones_like(*param);
+    adam.step();  // of these alone: no shard is written
+  });
+}
+
+TEST(BackgroundSaver, HoldsMomentsOfADerivedOptimizer) {
+  check_changed_moments<DecayingAdamW>(
+      [](Sharded<LayersNet>& model, DecayingAdamW& adam) { train_layers(model, adam, 1); });
+}
+
+TEST(BackgroundSaver, HoldsMomentsThatAProgramWrites) {
+  check_changed_moments<AdamW>([](Sharded<LayersNet>&, AdamW& adam) {
+    for (const auto& [param, state] : adam.state()) {
+      auto& its = static_cast<torch::optim::AdamWParamState&>(*state);
+      its.exp_avg().zero_();
+      its.exp_avg_sq().data().flatten().fill_(7);
+    }
+  });
 }
 
 TEST(BackgroundSaver, TwoOfOneModelHoldTheSameMoment) {

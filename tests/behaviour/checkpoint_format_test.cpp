@@ -107,7 +107,7 @@ void write_moments(World& world, const std::string& folder, const std::string& e
 }
 
 void write_facts(const std::string& path) {
-  const Json facts = {{"format", 1},
+  const Json facts = {{"format", 2},
                       {"step", 3},
                       {"world", 3},
                       {"aliases", {{"embedding.weight", "head"}}},

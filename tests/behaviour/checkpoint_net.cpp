@@ -90,4 +90,15 @@ std::string difference(const std::map<std::string, at::Tensor>& got,
   return "";
 }
 
+std::string words_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "not a std::exception";
+  }
+  return "not refused";
+}
+
 }  // namespace fsdp::testing

@@ -4,6 +4,7 @@
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,5 +41,8 @@ std::map<std::string, at::Tensor> read_checkpoint(const std::string& folder);
 // "" when both have the same names and bits; names beginning with `but` do not count.
 std::string difference(const std::map<std::string, at::Tensor>& got,
                        const std::map<std::string, at::Tensor>& wanted, const std::string& but = "rng.");
+
+// The words of what `work` throws; "not refused" when it throws nothing.
+std::string words_of(const std::function<void()>& work);
 
 }  // namespace fsdp::testing

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "behaviour/checkpoint_net.h"
+#include "behaviour/layers_net.h"
 #include "files/file_ops.h"
 
 namespace fsdp::testing {
@@ -18,17 +19,6 @@ using ::testing::HasSubstr;
 
 Sharded<MixedNet> make_net(const World& world, uint64_t seed = 3) {
   return fully_shard(world, std::make_shared<MixedNet>(seed), mixed_options());
-}
-
-// The words of a CheckpointError; "not refused" when there is none.
-template <class Fn>
-std::string checkpoint_error(Fn fn) {
-  try {
-    fn();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "not refused";
 }
 
 template <class Optimizer>
@@ -314,6 +304,8 @@ TEST(CheckpointOptions, WhatDoesNotFitIsListedBeforeAnythingChanges) {
     require(half.parameters()[0].equal(small.parameters()[0].to(at::kBFloat16)), "cast");
 
     fsdp::AdamW adam(small.parameters(), AdamWOptions(1e-3));
+    small(torch::ones({2, 4})).sum().backward();
+    adam.step();
     RunState with{.model = small, .optimizer = &adam};
     require_words(checkpoint_error([&] { load(folder / "small", with); }), "has no optimizer");
     load(folder / "small", with, {.weights_only = true});
@@ -412,7 +404,7 @@ TEST(CheckpointOptions, TwoRunsInOneFolderAreRefused) {
   run_processes(2, [&](World& world) {
     auto model = fully_shard(world, torch::nn::Linear(4, 3));
     require_words(checkpoint_error([&] { save(folder / "run", {.model = model, .step = 2}); }),
-                  "another process saves into");
+                  "another run saves into");
   });
 }
 

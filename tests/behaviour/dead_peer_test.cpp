@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <random>
@@ -162,6 +165,106 @@ TEST(DeadPeer, KilledInEveryCollectiveIsNamedByAllSurvivors) {
   print_distribution("killed", latencies);
   std::sort(latencies.begin(), latencies.end());
   EXPECT_LT(latencies[latencies.size() * 99 / 100], 2500) << "ten times the goal of 250 ms";
+  EXPECT_EQ(before.found_since(), "");
+}
+
+// What processes tell this one: each a number.
+class Numbers {
+ public:
+  Numbers() {
+    if (::pipe(ends_.data()) != 0) throw std::runtime_error("no pipe");
+  }
+  ~Numbers() {
+    for (const int end : ends_) ::close(end);
+  }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+
+  void send(pid_t number) const {
+    if (::write(ends_[1], &number, sizeof number) != sizeof number) ::_exit(1);
+  }
+  pid_t receive() const {
+    pid_t number = 0;
+    if (::read(ends_[0], &number, sizeof number) != sizeof number) ::_exit(1);
+    return number;
+  }
+
+ private:
+  std::array<int, 2> ends_{};
+};
+
+// Two ranks that hold memory of a group until they are ended.
+std::unique_ptr<detail::RankProcesses> start_holders(const Numbers& ready) {
+  return fork_ranks(2, [&ready](World& world) {
+    auto comm = Comm::create(world);
+    const auto memory = comm.allocate(MemoryUse::gather, 1000, at::kFloat);
+    ready.send(world.rank());
+    while (true) ::pause();
+  });
+}
+
+// A program of its own that uses the library; no descendant of this process.
+class OtherProgram {
+ public:
+  OtherProgram() {
+    const pid_t between = ::fork();
+    if (between == 0) {
+      if (::fork() != 0) ::_exit(0);
+      told_.send(::getpid());
+      go_.receive();
+      const auto holders = start_holders(told_);
+      while (true) ::pause();
+    }
+    ::waitpid(between, nullptr, 0);
+    pid_ = told_.receive();
+  }
+  ~OtherProgram() { ::kill(pid_, SIGKILL); }  // its ranks die with it
+  OtherProgram(const OtherProgram&) = delete;
+  OtherProgram& operator=(const OtherProgram&) = delete;
+
+  void take_memory() const {
+    go_.send(0);
+    for (int rank = 0; rank < 2; ++rank) told_.receive();
+  }
+
+ private:
+  Numbers told_, go_;
+  pid_t pid_ = 0;
+};
+
+TEST(DeadPeer, LeftoversAreNotThoseOfAnotherProgram) {
+  const OtherProgram other;
+  const Leftovers before;
+  other.take_memory();
+  EXPECT_EQ(before.found_since(), "");
+}
+
+TEST(DeadPeer, LeftoversAreFoundInRanksOfThisTest) {
+  const Leftovers before;
+  const Numbers ready;
+  auto holders = start_holders(ready);
+  for (int rank = 0; rank < 2; ++rank) ready.receive();
+  EXPECT_THAT(before.found_since(),
+              ::testing::AllOf(::testing::HasSubstr("memfd:fsdp"), ::testing::HasSubstr("child process")));
+  holders.reset();
+  EXPECT_EQ(before.found_since(), "");
+}
+
+TEST(DeadPeer, LeftoversAreFoundInOrphansOfThisTest) {
+  const Leftovers before;
+  const Numbers orphans;
+  run_processes(2, [&orphans](World& world) {
+    auto comm = Comm::create(world);
+    if (world.rank() == 0) return;
+    const pid_t orphan = ::fork();
+    if (orphan == 0)
+      while (true) ::pause();
+    orphans.send(orphan);
+  });
+  const pid_t orphan = orphans.receive();
+  EXPECT_THAT(before.found_since(), ::testing::HasSubstr("memfd:fsdp"));
+  ::kill(orphan, SIGKILL);
+  ::waitpid(orphan, nullptr, 0);
   EXPECT_EQ(before.found_since(), "");
 }
 

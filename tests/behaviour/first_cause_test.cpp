@@ -3,6 +3,7 @@
 #include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <csignal>
 #include <thread>
 
@@ -99,6 +100,66 @@ TEST(FirstCause, AStuckRankWithANoteIsToldByIt) {
     if (world.rank() == 0) return require_left(fault_of([&] { comm.barrier(); }), 1);
     comm.leaving(kWords);
     std::this_thread::sleep_for(milliseconds(1500));
+  });
+}
+
+// Rank 1 keeps the group, and does nothing with it.
+TEST(FirstCause, ARankThatGaveUpIsToldAtOnceThoughItStays) {
+  std::atomic<int> told = 0;
+  run_ranks(3, [&](World& world) {
+    auto comm = Comm::create(world, {.timeout = milliseconds(20000)});
+    comm.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    const auto elapsed = [&] { return std::chrono::steady_clock::now() - start; };
+    if (world.rank() == 1) {
+      comm.gave_up(kWords);
+      while (told < 2 && elapsed() < milliseconds(30000)) std::this_thread::sleep_for(milliseconds(1));
+      return require_left(fault_of([&] { comm.barrier(); }), 1);
+    }
+    const auto met = fault_of([&] { comm.barrier("step"); });
+    ++told;
+    require_left(met, 1);
+    require(elapsed() < milliseconds(5000), "at once");
+  });
+}
+
+// It has begun the sum, and will not go on with it.
+TEST(FirstCause, ARankThatGaveUpInsideAnOperationIsToldSoon) {
+  std::atomic<int> told = 0;
+  run_ranks(2, [&](World& world) {
+    auto comm = Comm::create(world, {.timeout = milliseconds(20000)});
+    const auto start = std::chrono::steady_clock::now();
+    at::Tensor large = at::ones({1 << 22});  // many rounds
+    if (world.rank() == 1) {
+      const auto summing = comm.all_reduce(large, ReduceOp::sum, "step");
+      comm.gave_up(kWords);
+      while (told < 1 && std::chrono::steady_clock::now() - start < milliseconds(30000))
+        std::this_thread::sleep_for(milliseconds(1));
+      return require_left(fault_of([&] { comm.barrier(); }), 1);
+    }
+    const auto met = fault_of([&] { comm.all_reduce(large, ReduceOp::sum, "step").wait(); });
+    ++told;
+    require_left(met, 1);
+    require(std::chrono::steady_clock::now() - start < milliseconds(10000), "soon");
+  });
+}
+
+TEST(FirstCause, RanksThatGaveUpAlikeGoOn) {
+  run_ranks(3, [](World& world) {
+    auto comm = Comm::create(world, {.timeout = milliseconds(20000)});
+    for (int round = 0; round < 6; ++round) {
+      comm.barrier();
+      if (world.rank() == round % 3) std::this_thread::sleep_for(milliseconds(100));
+      comm.gave_up(kWords);
+      if (world.rank() == (round + 1) % 3) std::this_thread::sleep_for(milliseconds(100));
+      comm.leaving("");
+      comm.barrier();
+    }
+    comm.leaving("");
+    comm.barrier("all have caught up");
+    if (world.rank() == 1) return;
+    const auto met = fault_of([&] { comm.barrier(); });
+    require(met.reason.find("sample 17") == std::string::npos, "taken back, not " + met.reason);
   });
 }
 

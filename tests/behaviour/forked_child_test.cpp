@@ -115,7 +115,7 @@ TEST(ForkedChild, TheServerOfTheStoreMayBeDropped) {
 }
 
 TEST(ForkedChild, AC10dGroupMayBeDropped) {
-  if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers";
+  if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   run_processes(2, [](World& world) {
     auto comm = std::make_optional(Comm::create(world, {.backend = BackendKind::c10d, .c10d = make_gloo}));
     comm->barrier();

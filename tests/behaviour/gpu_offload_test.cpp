@@ -10,8 +10,20 @@ namespace {
 
 constexpr int64_t kGpuOffloadSteps = 5;
 
-ShardOptions gpu_offload_options(bool offloaded, bool narrow) {
-  return {.wrap = by_size(200), .precision = narrow ? bf16() : fp32(), .offload = {.params = offloaded}};
+// How units lie on ranks.
+struct GpuRows {
+  Strategy strategy = Strategy::full_shard;
+  int shard_size = 0;
+  int reshard_group = 0;
+};
+
+ShardOptions gpu_offload_options(bool offloaded, bool narrow, const GpuRows& rows) {
+  return {.wrap = by_size(200),
+          .strategy = rows.strategy,
+          .precision = narrow ? bf16() : fp32(),
+          .reshard_group = rows.reshard_group,
+          .shard_size = rows.shard_size,
+          .offload = {.params = offloaded}};
 }
 
 State on_host_now(const Sharded<Learner>& model) {
@@ -24,8 +36,8 @@ at::Tensor gpu_offload_loss(Sharded<Learner>& model, const World& world, int64_t
   return model(model.module().batch_on(step * world.size() + world.rank(), world.device()));
 }
 
-State optimized_by_hand(const World& world, bool narrow) {
-  auto model = fully_shard(world, make_learner("mlp"), gpu_offload_options(false, narrow));
+State optimized_by_hand(const World& world, bool narrow, const GpuRows& rows) {
+  auto model = fully_shard(world, make_learner("mlp"), gpu_offload_options(false, narrow, rows));
   std::vector<at::Tensor> slices = model.parameters(), masters;
   for (const at::Tensor& slice : slices) masters.push_back(slice.detach().cpu().clone().requires_grad_());
   fsdp::AdamW optimizer(masters, fsdp::AdamWOptions(1e-2));
@@ -40,8 +52,8 @@ State optimized_by_hand(const World& world, bool narrow) {
   return on_host_now(model);
 }
 
-State offloaded(const World& world, bool narrow, bool in_backward) {
-  auto model = fully_shard(world, make_learner("mlp"), gpu_offload_options(true, narrow));
+State offloaded(const World& world, bool narrow, bool in_backward, const GpuRows& rows) {
+  auto model = fully_shard(world, make_learner("mlp"), gpu_offload_options(true, narrow, rows));
   fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
   if (in_backward) optimizer.step_in_backward(model);
   for (int64_t step = 0; step < kGpuOffloadSteps; ++step) {
@@ -53,15 +65,24 @@ State offloaded(const World& world, bool narrow, bool in_backward) {
   return on_host_now(model);
 }
 
+void require_same_offloaded(const World& world, const GpuRows& rows) {
+  for (const bool narrow : {false, true}) {
+    const State wanted = optimized_by_hand(world, narrow, rows);
+    require_same(offloaded(world, narrow, false, rows), wanted);
+    require_same(offloaded(world, narrow, true, rows), wanted);
+  }
+}
+
 TEST(GpuOffload, HasTheBitsOfTheSameOptimizerOnTheHost) {
-  for (const int ranks : {1, 2})
-    run_on_gpus(ranks, [](World& world) {
-      for (const bool narrow : {false, true}) {
-        const State wanted = optimized_by_hand(world, narrow);
-        require_same(offloaded(world, narrow, false), wanted);
-        require_same(offloaded(world, narrow, true), wanted);
-      }
-    });
+  for (const int ranks : {1, 2}) run_on_gpus(ranks, [](World& world) { require_same_offloaded(world, {}); });
+}
+
+TEST(GpuOffload, OnAMeshOfRowsAndWithReshardGroups) {
+  run_on_gpus(4, [](World& world) {
+    require_same_offloaded(world, {.strategy = Strategy::hybrid_shard, .shard_size = 2});
+    require_same_offloaded(world, {.strategy = Strategy::hybrid_shard_zero2, .shard_size = 2});
+    require_same_offloaded(world, {.reshard_group = 2});
+  });
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ const CommOptions kOverGloo{.backend = BackendKind::c10d, .c10d = make_gloo};
 
 // Ranks that go round two hosts, as under srun --distribution=cyclic.
 TEST(HybridMesh, RowsFollowHostsWhateverTheOrderOfRanks) {
-  if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers";
+  if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   run_ranks(4, [](World& world) {
     const auto train = [&](const ShardOptions& options) {
       auto model = fully_shard(world, make_learner("gpt2"), options);
@@ -145,7 +145,7 @@ TEST(HybridMesh, RowsFollowHostsWhateverTheOrderOfRanks) {
 }
 
 TEST(HybridMesh, ARowAcrossHostsIsWarnedOfOnceByRankZero) {
-  if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers";
+  if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   ::testing::internal::CaptureStderr();
   run_ranks(4, [](World& world) {
     place_on(world, "aaab");

@@ -30,7 +30,7 @@ using Model = Sharded<HungryImpl>;
 
 class OtherDeviceNoMemory : public ::testing::Test {
   void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+    if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   }
 };
 

@@ -150,7 +150,7 @@ void go_different_ways(World& world, int warm_up, const CommOptions& comm, int s
 }
 
 TEST(MisuseDivergence, IsFoundBeforeTheOptimizerStepWhereTheBackendDoesNotCompare) {
-  if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+  if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   const CommOptions gloo{
       .backend = BackendKind::c10d, .timeout = std::chrono::seconds(10), .c10d = make_gloo};
   for (const int warm_up : {0, 3})

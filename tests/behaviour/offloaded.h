@@ -15,7 +15,7 @@ constexpr int kOffloadSteps = 6;
 
 class Offloaded : public ::testing::Test {
   void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+    if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   }
 };
 

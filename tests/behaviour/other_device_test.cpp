@@ -41,7 +41,7 @@ State on_cpu(const World& world, State state) {
 
 class OtherDeviceRanks : public ::testing::Test {
   void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+    if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   }
 };
 

@@ -12,7 +12,7 @@ namespace {
 class OtherDevicePlanned : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+    if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   }
 };
 

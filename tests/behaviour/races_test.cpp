@@ -16,7 +16,7 @@ namespace {
 
 class Races : public ::testing::Test {
   void SetUp() override {
-    if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+    if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   }
 };
 

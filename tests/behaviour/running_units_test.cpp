@@ -50,11 +50,18 @@ std::vector<Variant> branch_variants() {
   kept.strategy = Strategy::shard_grad_op;
   ShardOptions small = sharded_by(by_type<BranchesImpl>());
   small.replicate_below = 20;
+  ShardOptions small_no_shard = small;
+  small_no_shard.strategy = Strategy::no_shard;
+  ShardOptions rows_of_one = small;
+  rows_of_one.strategy = Strategy::hybrid_shard;
+  rows_of_one.shard_size = 1;
   return {{"branches", sharded_by(by_type<BranchesImpl>())},
           {"whole", sharded_by(whole_model())},
           {"no_shard", no_shard},
           {"shard_grad_op", kept},
-          {"replicated", small}};
+          {"replicated", small},
+          {"no_shard and replicate_below", small_no_shard},
+          {"rows of one rank and replicate_below", rows_of_one}};
 }
 
 // Trains with the ways that `bits` gives for each step and rank.

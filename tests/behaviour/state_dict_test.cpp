@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "behaviour/checkpoint_net.h"
+#include "behaviour/layers_net.h"
 
 namespace fsdp::testing {
 namespace {
@@ -136,6 +137,55 @@ TEST(StateDict, WhatDoesNotFitIsListedAndNothingIsTouched) {
     const auto after = whole_state(pair.model);
     require(after.at("down.weight").eq(7).all().item<bool>(), "what fits is loaded");
     require(after.at("row").equal(before.at("row")), "what is missing stays");
+  });
+}
+
+TEST(StateDict, RefusesEntriesThatNoTensorHas) {
+  run_ranks(2, [](World& world) {
+    auto model = fully_shard(world, torch::nn::BatchNorm1d(6));
+    const StateDict good = state_dict(model);
+    const auto words_for = [&](const std::string& name, const StateEntry& entry) {
+      StateDict state("tensor");
+      for (const auto& item : good) state.insert(item.key(), item.key() == name ? entry : item.value());
+      const std::string words = checkpoint_error([&] { load_state_dict(model, state); });
+      load_state_dict(model, state, /*strict=*/false);  // keeps what it has
+      for (const auto& item : state_dict(model))
+        require(item.value().boxes[0].tensor.equal(good[item.key()].boxes[0].tensor), "nothing was loaded");
+      return words;
+    };
+    const at::Tensor half = torch::full({3}, 7.0), all = torch::full({6}, 7.0);
+    for (const std::string name : {"weight", "running_mean"}) {  // sharded, and each rank's own
+      const auto expect = [&](const std::vector<TensorBox>& boxes, const std::string& words) {
+        require_words(words_for(name, {.shape = {6}, .boxes = boxes}), "'" + name + "' " + words);
+      };
+      expect({{.offsets = {}, .tensor = all}}, "has a box at [] of the shape [6], expected 1 offsets");
+      expect({{.offsets = {0, 0}, .tensor = all}},
+             "has a box at [0, 0] of the shape [6], expected 1 offsets");
+      expect({{.offsets = {0}, .tensor = all.view({2, 3})}},
+             "has a box at [0] of the shape [2, 3], expected");
+      expect({{.offsets = {1}, .tensor = all}}, "has a box at [1] of the shape [6], which is not inside [6]");
+      expect({{.offsets = {-3}, .tensor = all}}, "has a box at [-3] of the shape [6], which is not inside");
+      expect({{.offsets = {INT64_MAX}, .tensor = half}}, "has a box at [9223372036854775807]");
+      expect({{.offsets = {0}, .tensor = {}}}, "has a box without a tensor");
+      expect({{.offsets = {0}, .tensor = all.to_sparse()}}, "has a box whose tensor is sparse");
+      expect({{.offsets = {0}, .tensor = half}, {.offsets = {0}, .tensor = half}},
+             "has boxes that overlap, at [0] and [0]");
+      expect({{.offsets = {0}, .tensor = all.to(at::kDouble)}}, "has another dtype: Double, expected Float");
+    }
+    require_words(words_for("running_mean", {.shape = {6}, .boxes = {}}), "is not all there");
+    require_words(words_for("running_mean", {.shape = {6}, .boxes = {{.offsets = {0}, .tensor = half}}}),
+                  "is not all there");
+    // Halves in any order are all of it.
+    StateDict halves("tensor");
+    for (const auto& item : good)
+      halves.insert(item.key(), item.key().starts_with("num_batches")
+                                    ? item.value()
+                                    : StateEntry{.shape = {6},
+                                                 .boxes = {{.offsets = {3}, .tensor = half * 2},
+                                                           {.offsets = {0}, .tensor = half}}});
+    load_state_dict(model, halves);
+    require(model.module().running_mean.equal(torch::cat({half, half * 2})), "a buffer of two boxes");
+    require(state_dict(model)["weight"].boxes[0].tensor.equal(torch::cat({half, half * 2})), "two boxes");
   });
 }
 

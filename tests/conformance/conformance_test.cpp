@@ -31,7 +31,7 @@ TEST_P(Conformance, ShmProcesses) {
 }
 
 TEST_P(Conformance, C10dGloo) {
-  if (!gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+  if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   run_processes(GetParam(), [](World& world) {
     check_everything(world, {.options = {.backend = BackendKind::c10d, .c10d = make_gloo},
                              .tree_sums = false,

@@ -57,7 +57,7 @@ at::Tensor ExtraImpl::forward(at::Tensor x) {
   return x;
 }
 
-ModelImpl::ModelImpl(const Net& net) {
+ModelImpl::ModelImpl(const Net& net) : twice_(net.twice) {
   const int64_t width = net.width;
   in = register_module("in", torch::nn::Linear(width, width));
   for (int i = 0; i < net.blocks; ++i)
@@ -66,18 +66,22 @@ ModelImpl::ModelImpl(const Net& net) {
   extra = register_module("extra", Extra(net));
 }
 
+at::Tensor ModelImpl::run_block(size_t i, const at::Tensor& x, const Way& way) {
+  const bool gate = ((way.gates >> i) & 1U) != 0;
+  const auto block = [block = blocks[i], gate](const at::Tensor& in) {
+    return block.ptr()->forward(in, gate);
+  };
+  const RecomputeOptions options{.offload_inputs = ((way.again >> (i + 1)) & 1U) != 0};
+  return ((way.again >> i) & 1U) != 0 ? recompute(options, block, x) : block(x);
+}
+
 at::Tensor ModelImpl::forward(const at::Tensor& x, Way way) {
   at::Tensor h = in(x);
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (way.fail_at == static_cast<int>(i)) throw std::runtime_error("a forward of the user's that throws");
-    if (way.skip == static_cast<int>(i)) continue;
-    const bool gate = ((way.gates >> i) & 1U) != 0;
-    const auto block = [block = blocks[i], gate](const at::Tensor& in) {
-      return block.ptr()->forward(in, gate);
-    };
-    const RecomputeOptions options{.offload_inputs = ((way.again >> (i + 1)) & 1U) != 0};
-    h = ((way.again >> i) & 1U) != 0 ? recompute(options, block, h) : block(h);
+    if (way.skip != static_cast<int>(i)) h = run_block(i, h, way);
   }
+  if (twice_ && way.skip != 0) h = run_block(0, h, way);
   h = extra(h);
   if (way.fail_at == -2) h = Breaks::apply(h);
   return out(h);

@@ -50,6 +50,10 @@ struct ModelImpl : torch::nn::Module {
   Head out{nullptr};
   std::vector<Block> blocks;
   Extra extra{nullptr};
+
+ private:
+  at::Tensor run_block(size_t i, const at::Tensor& x, const Way& way);
+  bool twice_;
 };
 
 // Of its real parameters.

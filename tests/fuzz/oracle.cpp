@@ -95,6 +95,15 @@ class Plain {
     const at::NoGradGuard no_grad;
     for (int r = 0; r < program_.ranks; ++r) see(r, forward(r, k));
   }
+  void see_input_gradients(int k) {
+    for (int r = 0; r < program_.ranks; ++r) {
+      const Tensor x = input(program_, at_, r, k).requires_grad_();
+      const Tensor y = model_->forward(x.to(compute_type(program_)),
+                                       way_of(program_, program_.actions[at_], r, k, other_device_));
+      see(r, torch::autograd::grad({y.sum()}, {x})[0]);
+    }
+    trainer_.reduce();  // what was kept back
+  }
   void weights_changed() {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < params_.size(); ++i) params_[i].copy_(masters_[i]);
@@ -178,8 +187,12 @@ void Plain::act(const Action& action) {
     case Do::train_off_and_on:
       return evaluate(0);
     case Do::evaluate_between:
-      evaluate(1);
-      return train();
+      for (int k = 1; k <= 1 + action.a % 2; ++k) evaluate(k);
+      each_rank([&](int r) {
+        const Tensor first = loss_of(forward(r, 0));
+        (action.b % 3 == 0 ? first + loss_of(forward(r, 3)) : first).backward();
+      });
+      return trainer_.reduce();
     case Do::retain_graph:
       each_rank([&](int r) {
         const Tensor loss = loss_of(forward(r, 0));
@@ -197,13 +210,18 @@ void Plain::act(const Action& action) {
       });
       return trainer_.reduce();
     case Do::inputs_alone:
-      for (int r = 0; r < program_.ranks; ++r) {
-        const Tensor x = input(program_, at_, r, 0).requires_grad_();
-        const Tensor y =
-            model_->forward(x.to(compute_type(program_)), way_of(program_, action, r, 0, other_device_));
-        see(r, torch::autograd::grad({y.sum()}, {x})[0]);
-      }
-      return trainer_.reduce();  // what was kept back
+      return see_input_gradients(0);
+    case Do::attack_and_train:
+      see_input_gradients(0);
+      see_input_gradients(1);
+      each_rank([&](int r) { loss_of(forward(r, 2)).backward(); });
+      return trainer_.reduce();
+    case Do::nested_scopes:
+      train(true);
+      evaluate(1);
+      see_input_gradients(2);
+      each_rank([&](int r) { loss_of(forward(r, 3)).backward(); });
+      return trainer_.reduce();
     case Do::given_alone:
       each_rank([&](int r) {
         const Tensor x = input(program_, at_, r, 0).requires_grad_();
@@ -234,6 +252,7 @@ void Plain::act(const Action& action) {
     case Do::insight:
     case Do::save_and_load:
     case Do::save_beside:
+    case Do::save_crowd:
     case Do::take_out_and_in:
       return;
     case Do::fail_backward:

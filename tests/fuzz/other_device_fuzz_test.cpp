@@ -94,12 +94,12 @@ std::vector<Program> once_failed() {
 }
 
 TEST(OtherDeviceFuzz, WhatOnceFailedDoesNot) {
-  if (!testing::gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+  if (!testing::gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   for (const Program& program : once_failed()) EXPECT_EQ(outcome_there(program), "") << to_code(program);
 }
 
 TEST(OtherDeviceFuzz, ProgramsGiveWhatThePlainLoopGives) {
-  if (!testing::gloo_available()) GTEST_SKIP() << "built without gloo's headers (libgloo-dev)";
+  if (!testing::gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   const uint64_t first = testing::seed();
   const int count = testing::repeats(12, 300);
   int failed = 0;

@@ -56,12 +56,15 @@ constexpr std::array kNames = {"backward",
                                "input_gradients",
                                "inputs_alone",
                                "given_alone",
+                               "attack_and_train",
+                               "nested_scopes",
                                "fail_forward",
                                "fail_backward",
                                "train_off_and_on",
                                "insight",
                                "save_and_load",
                                "save_beside",
+                               "save_crowd",
                                "take_out_and_in",
                                "by_hand"};
 static_assert(kNames.size() == static_cast<size_t>(Do::kCount));
@@ -88,6 +91,7 @@ bool fits_steps_in_backward(Do what) {
     case Do::kept_back_block:
     case Do::kept_in_row:
     case Do::kept_gathered:
+    case Do::nested_scopes:
     case Do::told:
     case Do::clip_norm:
     case Do::clip_infinity:
@@ -101,6 +105,26 @@ bool fits_steps_in_backward(Do what) {
       return false;
     default:
       return true;
+  }
+}
+
+// What is a cycle of its own, which has a plan only when it comes again.
+bool makes_cycles(Do what) {
+  switch (what) {
+    case Do::joint_backward:
+    case Do::two_backwards:
+    case Do::kept_gathered:
+    case Do::evaluate_between:
+    case Do::drop_block:
+    case Do::retain_graph:
+    case Do::input_gradients:
+    case Do::inputs_alone:
+    case Do::given_alone:
+    case Do::attack_and_train:
+    case Do::nested_scopes:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -123,7 +147,8 @@ Program generate(uint64_t seed, int actions, bool other_device) {
            .tied = dice.one_in(3),
            .complex = dice.one_in(4),
            .integer = dice.one_in(5),
-           .frozen = dice.one_in(5)};
+           .frozen = dice.one_in(5),
+           .twice = !other_device && dice.one_in(3)};
   p.wrap = dice.any<Wrap>();
   p.kind = choose_kind(dice, p.ranks);
   p.compute = dice.one_in(2) ? Compute::as_kept : dice.any<Compute>();
@@ -137,8 +162,7 @@ Program generate(uint64_t seed, int actions, bool other_device) {
   p.replicate = dice.one_in(4) ? 8 : 0;
   p.prefetch = dice.one_in(2) ? 0 : dice.below(3);
   p.ahead = dice.one_in(2) ? -1 : dice.below(4);
-  // Each call adds its own gradients, which shows in fp32.
-  p.again = dice.one_in(3) && p.compute == Compute::as_kept;
+  p.again = dice.one_in(3) && (!other_device || p.compute == Compute::as_kept);
   if (other_device) p.net.complex = p.codec = false;  // the toy has no complex views and no messages
   p.casts = dice.one_in(4);
   p.lists = dice.one_in(4) ? 1 + dice.below(1000) : 0;
@@ -160,7 +184,9 @@ Program generate(uint64_t seed, int actions, bool other_device) {
     Do what = dice.one_in(3) ? Do::backward : dice.any<Do>();
     if (other_device && what == Do::look_on_host) what = Do::look;
     if (p.in_backward && !fits_steps_in_backward(what)) what = Do::backward;
-    p.actions.push_back({what, dice.below(12), dice.below(12)});
+    const Action action{what, dice.below(12), dice.below(12)};
+    const int times = makes_cycles(what) && dice.one_in(2) ? 3 : 1;
+    p.actions.insert(p.actions.end(), static_cast<size_t>(times), action);
     if (what == Do::backward && dice.one_in(2)) {
       p.actions.push_back({Do::step});
       p.actions.push_back({dice.one_in(2) ? Do::zero_model : Do::zero_optimizer});
@@ -178,6 +204,7 @@ bool goes_backward(const Action& action) {
     case Do::gates:
     case Do::gate_in_one_of_two:
     case Do::input_gradients:
+    case Do::attack_and_train:
       return true;
     case Do::by_hand:
       return action.a % 4 != 0;
@@ -198,10 +225,11 @@ std::string to_code(const Program& p) {
   out << "Program{.ranks = " << p.ranks << ",\n  .net = {.width = " << p.net.width
       << ", .blocks = " << p.net.blocks << ", .tied = " << flag(p.net.tied)
       << ", .complex = " << flag(p.net.complex) << ", .integer = " << flag(p.net.integer)
-      << ", .single = " << flag(p.net.single) << ", .frozen = " << flag(p.net.frozen) << "},\n  .wrap = Wrap("
-      << static_cast<int>(p.wrap) << "), .kind = Kind(" << static_cast<int>(p.kind)
-      << "), .compute = Compute(" << static_cast<int>(p.compute) << "), .optimizer = Optimizer("
-      << static_cast<int>(p.optimizer) << "),\n  .share = " << flag(p.share) << ", .inner = " << flag(p.inner)
+      << ", .single = " << flag(p.net.single) << ", .frozen = " << flag(p.net.frozen)
+      << ", .twice = " << flag(p.net.twice) << "},\n  .wrap = Wrap(" << static_cast<int>(p.wrap)
+      << "), .kind = Kind(" << static_cast<int>(p.kind) << "), .compute = Compute("
+      << static_cast<int>(p.compute) << "), .optimizer = Optimizer(" << static_cast<int>(p.optimizer)
+      << "),\n  .share = " << flag(p.share) << ", .inner = " << flag(p.inner)
       << ", .codec = " << flag(p.codec) << ", .slots = " << p.slots << ", .replicate = " << p.replicate
       << ", .prefetch = " << p.prefetch << ", .ahead = " << p.ahead << ", .again = " << flag(p.again)
       << ", .casts = " << flag(p.casts) << ", .lists = " << p.lists << ", .divide = " << p.divide

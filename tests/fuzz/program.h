@@ -24,7 +24,7 @@ enum class Do : uint8_t {
   told,                // on_gradient() updates slices, and drops their gradients
   evaluate,            // forward without gradients
   evaluate_inference,  // in InferenceMode
-  evaluate_between,    // between a forward and its backward
+  evaluate_between,    // once or twice between a forward and its backward, and maybe another forward
   step,                // the optimizer
   new_optimizer,       // without momentum of before
   zero_model,          // model.zero_grad()
@@ -34,9 +34,9 @@ enum class Do : uint8_t {
   clip_norm,           // 2-norm
   clip_infinity,       // infinity norm
   clip_value,          //
-  freeze,              // a parameter; then an evaluation
+  freeze,              // a parameter, in the module or by its slice; then an evaluation
   freeze_and_look,     // a parameter; then full_params() at once
-  thaw,                // all parameters
+  thaw,                // all parameters, in the module or by their slices
   look,                // full_params()
   look_at_block,       // full_params() of one module
   look_on_host,        // full_params() in host memory, on rank 0
@@ -61,14 +61,17 @@ enum class Do : uint8_t {
   input_gradients,     // a penalty on the gradient of the input
   inputs_alone,        // the gradient of the input, and no backward
   given_alone,         // a backward to the input, or to one parameter
-  fail_forward,        // it throws on all ranks
-  fail_backward,       // it throws on all ranks
-  train_off_and_on,    // eval(), evaluate, train()
-  insight,             // memory_stats(), describe(), unit_counts()
-  save_and_load,       // to a folder; values and moments are spoilt in between
-  save_beside,         // in the background; the one before is loaded into another model and compared
-  take_out_and_in,     // a state dict; values are spoilt in between
-  by_hand,             // units are gathered, and maybe released again, before a forward and inside it
+  attack_and_train,    // the gradient of the input twice, then forward and backward
+  nested_scopes,     // inside keep_gathered(): no_sync(), an evaluation, the gradient of the input, backward
+  fail_forward,      // it throws on all ranks
+  fail_backward,     // it throws on all ranks
+  train_off_and_on,  // eval(), evaluate, train()
+  insight,           // memory_stats(), describe(), unit_counts()
+  save_and_load,     // to a folder; values and moments are spoilt in between, maybe in other groups
+  save_beside,       // in the background; the one before is loaded into another model and compared
+  save_crowd,        // two savers and save() in one folder, none waited for before the next begins
+  take_out_and_in,   // a state dict; values are spoilt in between
+  by_hand,           // units are gathered, and maybe released again, before a forward and inside it
   kCount
 };
 
@@ -91,6 +94,7 @@ struct Net {
   bool integer = false;  // has an int64 parameter
   bool single = false;   // in fp32; else in fp64
   bool frozen = false;   // the first block's `up` starts frozen
+  bool twice = false;    // the first block is called once more, after the last
 };
 
 struct Program {

@@ -37,7 +37,54 @@ void Run::told() {
   model_.on_gradient({});
 }
 
+// Every second slice is in another group.
+std::unique_ptr<torch::optim::Optimizer> Run::in_groups(bool odd_first, double lr_of_odd) const {
+  std::vector<Tensor> halves[2];
+  for (size_t i = 0; i < model_.parameters().size(); ++i) halves[i % 2].push_back(model_.parameters()[i]);
+  auto optimizer = make_optimizer(program_, halves[odd_first ? 1 : 0]);
+  optimizer->add_param_group(
+      {halves[odd_first ? 0 : 1], optimizer->param_groups().front().options().clone()});
+  optimizer->param_groups()[odd_first ? 0 : 1].options().set_lr(lr_of_odd);
+  return optimizer;
+}
+
+void Run::load_groups_in_another_order() {
+  RunState run{.model = model_, .step = static_cast<int64_t>(at_), .rng = false};
+  const auto saved = in_groups(false, 0.75), loaded = in_groups(true, 0.25);
+  std::swap(saved->state(), optimizer_->state());
+  run.optimizer = saved.get();
+  save(saves_.folder(world_) + "/groups", run, {.keep_last = 1});
+  spoil();
+  run.optimizer = loaded.get();
+  load(saves_.folder(world_) + "/groups", run);
+  TORCH_CHECK(loaded->param_groups()[0].options().get_lr() == 0.75, "groups were mixed up");
+  TORCH_CHECK(loaded->param_groups()[1].options().get_lr() != 0.75, "groups were mixed up");
+  std::swap(loaded->state(), optimizer_->state());
+}
+
+void Run::load_with_another_model() {
+  auto other = fully_shard(world_, make_model(program_.net), options_of(program_, comm_));
+  const StateDict before = state_dict(other);
+  RunState run{.model = model_,
+               .optimizer = optimizer_.get(),
+               .step = static_cast<int64_t>(at_),
+               .rng = false,
+               .parts = {{"other", {.model = other}}}};
+  save(saves_.folder(world_) + "/parts", run, {.keep_last = 1});
+  spoil();
+  const at::NoGradGuard no_grad;
+  for (Tensor& slice : other.parameters()) slice.detach().zero_();
+  load(saves_.folder(world_) + "/parts", run);
+  const StateDict after = state_dict(other);
+  for (const auto& item : before)
+    TORCH_CHECK(after[item.key()].boxes.front().tensor.equal(item.value().boxes.front().tensor),
+                "another model of the run has another ", item.key());
+}
+
 void Run::save_and_load() {
+  const int kind = program_.actions[at_].b % 4;
+  if (kind == 1 && !program_.in_backward) return load_groups_in_another_order();
+  if (kind == 2) return load_with_another_model();
   const std::string folder = saves_.folder(world_);
   RunState run{
       .model = model_, .optimizer = optimizer_.get(), .step = static_cast<int64_t>(at_), .rng = false};
@@ -113,9 +160,9 @@ void Run::act(const Action& action) {
       return see(forward(0));
     }
     case Do::evaluate_between: {
-      const Tensor loss = loss_of(forward(0));
-      evaluate(1);
-      return loss.backward();
+      const Tensor first = loss_of(forward(0));
+      for (int k = 1; k <= 1 + action.a % 2; ++k) evaluate(k);
+      return (action.b % 3 == 0 ? first + loss_of(forward(3)) : first).backward();
     }
     case Do::train_off_and_on:
       model_.eval();
@@ -132,9 +179,22 @@ void Run::act(const Action& action) {
       const Tensor g = torch::autograd::grad({y.sum()}, {x}, {}, {}, /*create_graph=*/true)[0];
       return (g.square().mean() + loss_of(y)).backward();
     }
-    case Do::inputs_alone: {
-      const Tensor x = input_of(0).requires_grad_();
-      return see(torch::autograd::grad({model_(x, way(0)).sum()}, {x})[0]);
+    case Do::inputs_alone:
+      return see_input_gradients(0);
+    case Do::attack_and_train:
+      see_input_gradients(0);
+      see_input_gradients(1);
+      // The input needs a gradient, so that the backward reads what the two before read.
+      return loss_of(model_(input_of(2).requires_grad_(), way(2))).backward();
+    case Do::nested_scopes: {
+      const auto gathered = model_.keep_gathered();
+      {
+        const auto kept = model_.no_sync();
+        loss_of(forward(0)).backward();
+      }
+      evaluate(1);
+      see_input_gradients(2);
+      return loss_of(forward(3)).backward();
     }
     case Do::given_alone: {
       const Tensor x = input_of(0).requires_grad_();
@@ -176,6 +236,8 @@ void Run::act(const Action& action) {
       return save_and_load();
     case Do::save_beside:
       return saves_.save(model_, *optimizer_, world_, at_);
+    case Do::save_crowd:
+      return saves_.save_crowd(model_, *optimizer_, world_, at_);
     case Do::take_out_and_in:
       return take_out_and_in(static_cast<StateDictType>(action.a % 3));
     case Do::by_hand: {

@@ -18,6 +18,7 @@ class Run {
   Run(const Program& program, const World& world, const CommOptions& comm)
       : program_(program),
         world_(world),
+        comm_(comm),
         other_device_(!world.device().is_cpu()),
         module_(make_model(program.net)),
         inner_(inner(comm)),
@@ -64,6 +65,10 @@ class Run {
     const at::NoGradGuard no_grad;
     see(forward(k));
   }
+  void see_input_gradients(int k) {
+    const at::Tensor x = input_of(k).requires_grad_();
+    see(torch::autograd::grad({model_(x, way(k)).sum()}, {x})[0]);
+  }
   void see_all(const std::string& under) {
     const auto params = module_->named_parameters();
     for (const std::string& name : names_)
@@ -83,6 +88,9 @@ class Run {
   void loop_inside();
   void told();
   void save_and_load();
+  std::unique_ptr<torch::optim::Optimizer> in_groups(bool odd_first, double lr_of_odd) const;
+  void load_groups_in_another_order();
+  void load_with_another_model();
   void spoil();
   void take_out_and_in(StateDictType type);
   void compare(const Record& wanted) const;
@@ -90,6 +98,7 @@ class Run {
 
   const Program& program_;
   const World& world_;
+  const CommOptions comm_;
   bool other_device_;
   std::shared_ptr<ModelImpl> module_;
   std::optional<Sharded<BlockImpl>> inner_;

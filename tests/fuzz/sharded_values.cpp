@@ -90,7 +90,9 @@ void Run::act_on_values(const Action& action) {
     case Do::freeze_and_look: {
       model_.zero_grad();
       const size_t i = frozen_by(action, names_.size());
-      module_->named_parameters()[names_[i]].set_requires_grad(false);
+      const bool by_slice = action.b % 2 == 1;
+      (by_slice ? model_.named_parameters() : module_->named_parameters())[names_[i]].set_requires_grad(
+          false);
       if (action.what == Do::freeze_and_look) {
         const auto whole = model_.full_params();
         see_all("");
@@ -98,7 +100,7 @@ void Run::act_on_values(const Action& action) {
       return evaluate(0);
     }
     case Do::thaw:
-      for (auto& param : module_->parameters())
+      for (auto& param : action.b % 2 == 1 ? model_.parameters() : module_->parameters())
         if (param.is_floating_point() || param.is_complex()) param.set_requires_grad(true);
       return evaluate(0);
     case Do::look: {

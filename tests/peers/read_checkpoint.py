@@ -87,7 +87,7 @@ def read_manifest(path):
     require(end, f"{path} does not end with its hash")
     check_hash(data[:end.start(1)], end[1].decode(), path)
     manifest = json.loads(data, object_pairs_hook=no_key_twice)
-    require(manifest["format"] == 1, f"{path}: format {manifest['format']}")
+    require(manifest["format"] in (1, 2), f"{path}: format {manifest['format']}")
     require(manifest["block_bytes"] == BLOCK, f"{path}: another size of blocks")
     return manifest
 

@@ -1,5 +1,6 @@
 // save_run FOLDER: trains a small model on three ranks and saves it to FOLDER/run. Then one rank loads it and
 // writes what it has in memory as plain bytes, for others to compare with.
+// save_run FROM TO: three ranks load FROM, which PyTorch saved, and save it to TO.
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
@@ -60,15 +61,29 @@ void load_and_dump(fsdp::World& world, const std::string& folder, const std::str
   }
 }
 
+void load_and_save(fsdp::World& world, const std::string& from, const std::string& to) {
+  auto model = fsdp::fully_shard(world, Net(), {.wrap = fsdp::by_type<torch::nn::LinearImpl>()});
+  fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(3e-3).weight_decay(0.05));
+  fsdp::RunState run{.model = model, .optimizer = &optimizer};
+  fsdp::load(from, run);
+  fsdp::save(to, run);
+  model(torch::ones({8, 13})).square().mean().backward();  // and it goes on
+  optimizer.step();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: save_run FOLDER\n");
+  if (argc != 2 && argc != 3) {
+    std::fprintf(stderr, "usage: save_run FOLDER, or save_run FROM TO\n");
     return 2;
   }
   const std::string folder = argv[1];
   try {
+    if (argc == 3) {
+      fsdp::run_local(3, [&](fsdp::World& world) { load_and_save(world, folder, argv[2]); });
+      return 0;
+    }
     std::filesystem::create_directories(folder + "/dump");
     fsdp::run_local(3, [&](fsdp::World& world) { train_and_save(world, folder + "/run"); });
     fsdp::run_local(1, [&](fsdp::World& world) { load_and_dump(world, folder + "/run", folder + "/dump"); });

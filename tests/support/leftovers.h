@@ -1,4 +1,4 @@
-// What a run must not leave behind: shared memory, files, processes.
+// What a test must not leave behind: shared memory, files, processes.
 #pragma once
 
 #include <set>
@@ -6,10 +6,15 @@
 
 namespace fsdp::testing {
 
-// Takes stock at construction.
+// Takes stock at construction, of what this process and its descendants hold: other programs of the machine
+// may use the library meanwhile. While it lives, orphans of this process become its children.
 class Leftovers {
  public:
   Leftovers();
+  ~Leftovers();
+  Leftovers(const Leftovers&) = delete;
+  Leftovers& operator=(const Leftovers&) = delete;
+
   // What is there now and was not then, one per line; empty when nothing is.
   std::string found_since() const;
 

@@ -33,6 +33,7 @@ class SlowFiles final : public detail::FileOps {
   std::vector<std::string> list(const std::string& path) const override { return real().list(path); }
   bool exists(const std::string& path) const override { return real().exists(path); }
   bool is_folder(const std::string& path) const override { return real().is_folder(path); }
+  std::string identity(const std::string& path) const override { return real().identity(path); }
   std::shared_ptr<void> lock(const std::string& path) override { return real().lock(path); }
 
  private:

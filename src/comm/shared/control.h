@@ -55,6 +55,7 @@ struct alignas(64) RankPage {
   char reason[kReasonBytes];    // of a fault this rank reported
   std::atomic<uint32_t> noted;  // 0, or 1 + the group rank to blame where this rank leaves
   std::atomic<char> why[kReasonBytes];  // it would leave; valid while `noted`
+  std::atomic<uint32_t> given_up;       // how often it left out operations: Note [Ranks that give up]
   Record records[kRecords];
 };
 

@@ -44,6 +44,12 @@ void Gate::note(std::string_view why, int culprit) {
   page.noted.store(static_cast<uint32_t>(culprit) + 1);
 }
 
+bool Gate::others_miss_this() const {
+  for (int r = 0; r < view_.size(); ++r)
+    if (given_up(r) < given_up(rank_)) return true;
+  return false;
+}
+
 void Gate::report_note(int rank) {
   const RankPage& page = view_.page(rank);
   const uint32_t noted = page.noted.load();

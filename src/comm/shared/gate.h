@@ -33,6 +33,12 @@ class Gate {
   // Why this rank will leave, and whom to blame if it does; "" takes it back. See Comm::leaving.
   void note(std::string_view why, int culprit);
   bool noted(int rank) const { return view_.page(rank).noted.load() != 0; }
+  // See Note [Ranks that give up].
+  void give_up() { view_.page(rank_).given_up.fetch_add(1); }
+  // `rank` left out operations that this one has not given up.
+  bool left_out(int rank) const { return given_up(rank) > given_up(rank_); }
+  // Some rank goes through operations that this one left out.
+  bool others_miss_this() const;
   // Marks this rank as gone and wakes those who wait for it. `clean`: it owes nobody anything.
   void leave(bool clean);
   // Reports that others need `rank` and it left or is about to, in the words it noted.
@@ -105,6 +111,7 @@ class Gate {
   void end_sleep();
   void sleep(uint32_t seen, Clock::time_point deadline);  // until a ring, or a slice has passed
   bool has_left(int rank) const;
+  uint32_t given_up(int rank) const { return view_.page(rank).given_up.load(); }
   void report_note(int rank);
 
   static constexpr std::chrono::microseconds kSpin{50};

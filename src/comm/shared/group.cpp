@@ -90,7 +90,18 @@ void SharedGroup::leave() {
 }
 
 void SharedGroup::note_leaving(std::string_view why) {
+  if (why.empty() && gate_.others_miss_this()) return;
   gate_.note(why.empty() ? "" : "it left the group: " + std::string(why), info_.rank);
+}
+
+// A rank that met another's fault, in another group, passes that on.
+void SharedGroup::give_up(std::string_view why) {
+  if (gate_.faulted()) return;
+  if (info_.cause->get().culprit >= 0)
+    note_why();
+  else
+    gate_.note(why, info_.rank);
+  gate_.give_up();
 }
 
 // A rank that says nothing itself leaves because of an exception, its own or one that it met in another

@@ -31,6 +31,8 @@ class SharedGroup {
   void leave();
   // Why this rank will leave; "" takes it back. See Comm::leaving.
   void note_leaving(std::string_view why);
+  // See Comm::gave_up.
+  void give_up(std::string_view why);
 
   // `tensors`: what the operation reads and writes.
   WorkPtr issue(RoundOpPtr op, int64_t elements, at::ScalarType type, int argument, OpInfo info,

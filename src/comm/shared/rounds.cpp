@@ -81,7 +81,8 @@ void Rounds::complete_front(Clock::time_point deadline) {
       wait(
           *op, arrives ? kArrivals : kCompletions, deadline,
           [&] { return advance(*op) || op->published_ != published || op->consumed_ != consumed; },
-          [&](int rank) { return arrives ? gate_.view().page(rank).rounds.load() <= round : owes(rank); });
+          [&](int rank) { return arrives ? gate_.view().page(rank).rounds.load() <= round : owes(rank); },
+          [&](int rank) { return !has_issued(rank, op->sequence_); });
     }
   } catch (...) {
     pending_.clear();
@@ -197,6 +198,17 @@ void Rounds::look_for_mismatch() {
     if (op->consumed_ == 0 && !compare(*op)) return;
 }
 
+bool Rounds::has_issued(int rank, uint64_t sequence) const {
+  return gate_.view().page(rank).records[sequence % kRecords].stamp.load(std::memory_order_acquire) >
+         sequence;
+}
+
+// See Note [Ranks that give up].
+void Rounds::look_for_given_up(Clock::time_point since, const std::function<bool(int)>& lacks) {
+  for (int r = 0; r < gate_.view().size(); ++r)
+    if (gate_.left_out(r) && (lacks(r) || elapsed_since(since) > kPatience)) return gate_.report_left(r);
+}
+
 void Rounds::wait_message(const Message& message, const OpInfo& info, Clock::time_point started,
                           Clock::time_point deadline) {
   RoundOp op;
@@ -221,7 +233,7 @@ void Rounds::wait_beside(const RoundOp& op, uint32_t interests, Clock::time_poin
   };
   if (ready()) return;
   try {
-    wait(op, pending_.empty() ? interests : kEverything, deadline, move_on, needs);
+    wait(op, pending_.empty() ? interests : kEverything, deadline, move_on, needs, [](int) { return false; });
   } catch (...) {
     pending_.clear();
     throw;

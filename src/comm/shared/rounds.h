@@ -64,6 +64,14 @@ using RoundOpPtr = std::shared_ptr<RoundOp>;
 // issued, the rest while a rank waits for anything in this group. Operations complete in the order issued. A
 // rank gets at most kMaxPending operations ahead, so the ring of cells never wraps onto a round somebody
 // still looks at. A fault ends it all: what was pending is dropped, and every later call throws.
+//
+// Note [Ranks that give up]
+// A rank whose backward threw leaves out the operations that were still to come, and may go on using the
+// group. Where all ranks threw alike, they left out the same and are in step. So ranks count how often they
+// gave up. A rank that waits for one with a higher count is still inside what that one gave up. Ranks that
+// are about to throw alike issue the same operations before, so an operation that the other has not issued
+// will never come: this is reported at once. One that it has issued, or memory that it holds, it may complete
+// when it next uses the group: it is given kPatience to do so.
 class Rounds {
  public:
   // `world_ranks`: what people call the ranks of this group.
@@ -86,14 +94,20 @@ class Rounds {
   bool idle() const { return pending_.empty(); }
 
  private:
-  template <class Ready, class Needs>
-  void wait(const RoundOp& op, uint32_t interests, Clock::time_point deadline, Ready ready, Needs needs) {
+  // `lacks(r)`: rank r has not begun what this one waits in.
+  template <class Ready, class Needs, class Lacks>
+  void wait(const RoundOp& op, uint32_t interests, Clock::time_point deadline, Ready ready, Needs needs,
+            Lacks lacks) {
     const auto pump_and_check = [&] {
       if (messages_.pending()) messages_.pump();
       return ready();
     };
     const uint32_t all = interests | (messages_.pending() ? kMessages : 0u);
-    settle(gate_.wait(all, deadline, pump_and_check, needs, [this] { look_for_mismatch(); }), op, needs);
+    const auto look = [&, since = Clock::now()] {
+      look_for_given_up(since, lacks);
+      look_for_mismatch();
+    };
+    settle(gate_.wait(all, deadline, pump_and_check, needs, look), op, needs);
   }
 
   // Waits for something that is no operation. Operations move on meanwhile: who makes it true may wait for
@@ -107,6 +121,8 @@ class Rounds {
   void describe(const RoundOp& op);
   bool compare(const RoundOp& op);
   void look_for_mismatch();
+  void look_for_given_up(Clock::time_point since, const std::function<bool(int)>& lacks);
+  bool has_issued(int rank, uint64_t sequence) const;
   bool try_publish(RoundOp& op);
   void publish_ready();
   bool bank_free(const RoundOp& op, int round) const;
@@ -117,6 +133,8 @@ class Rounds {
   bool owes(int rank) const;
   void report_timeout(const RoundOp& op, const std::function<bool(int)>& late);
   [[noreturn]] void throw_fault(const RoundOp& op) const;
+
+  static constexpr Milliseconds kPatience{2000};
 
   Gate& gate_;
   Messages& messages_;

@@ -59,6 +59,7 @@ class SharedBackend final : public CommBackend {
 
   void abort(AbortCause /*cause*/, std::string_view reason) override { group_.abort(reason); }
   void leaving(std::string_view why) override { group_.note_leaving(why); }
+  void gave_up(std::string_view why) override { group_.give_up(why); }
 
  private:
   int rank() const { return group_.info().rank; }

@@ -108,6 +108,20 @@ TEST(Promises, OneThatThrowsIsToldToWhoWaits) {
   EXPECT_NO_THROW(promises.wait(&key));
 }
 
+TEST(Promises, ErrorsAreToldToWhoWaitsForTheirKey) {
+  Promises promises;
+  const int sound = 0, broken = 0, other = 0;
+  promises.add(&broken, [] { throw std::runtime_error("no device"); });
+  promises.add(&broken, [] { throw std::logic_error("not the first"); });
+  promises.add(&other, [] { throw std::logic_error("no disk"); });
+  promises.add(&sound, [] {});
+  promises.wait_all();
+  EXPECT_NO_THROW(promises.wait(&sound));
+  EXPECT_THROW(promises.wait(&broken), std::runtime_error);
+  EXPECT_NO_THROW(promises.wait(&broken)) << "it was told";
+  EXPECT_THROW(promises.wait(&other), std::logic_error);
+}
+
 TEST(Promises, AreKeptBeforeTheyEnd) {
   int done = 0;
   {

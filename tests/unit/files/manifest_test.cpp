@@ -173,7 +173,7 @@ TEST(Manifest, AHashInAnotherSpellingIsRefused) {
 }
 
 TEST(Manifest, VersionsItDoesNotKnowAreRefused) {
-  expect_refused_with("/format", 2, "format version 2; this build reads 1 to 1. Load it with a newer build");
+  expect_refused_with("/format", 3, "format version 3; this build reads 1 to 2. Load it with a newer build");
   expect_refused_with("/format", 0, "format version 0");
   expect_refused_with("/format", -1, "format version -1");
   expect_refused_with("/format", "1", "not an integer");

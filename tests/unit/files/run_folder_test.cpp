@@ -7,6 +7,7 @@
 
 #include <csignal>
 
+#include "support/kill_files.h"
 #include "support/temp_folder.h"
 
 namespace fsdp::testing {
@@ -248,6 +249,50 @@ TEST_F(RunFolderTest, AKilledHolderLeavesNoLock) {
   EXPECT_NE(run_.lock(), nullptr);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+TEST_F(RunFolderTest, AForkedChildDoesNotHoldTheLock) {
+  auto held = run_.lock();
+  ASSERT_NE(held, nullptr);
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::write(ready[1], "x", 1) == 1) ::pause();
+    ::_exit(1);
+  }
+  char c = 0;
+  ASSERT_EQ(::read(ready[0], &c, 1), 1);
+  EXPECT_EQ(lock_elsewhere(path_), 1) << "a child takes nothing from its parent";
+  held.reset();
+  EXPECT_EQ(lock_elsewhere(path_), 0) << "the child keeps the lock";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_F(RunFolderTest, ACommitThatFailsLeavesNoCheckpoint) {
+  save(1);
+  const auto commit = [&](KillFiles& files, int64_t step) {
+    const std::string begun = run_.begin(step, "id");
+    Manifest manifest;
+    manifest.step = step;
+    RunFolder(files, path_).commit(begun, step, manifest.to_text());
+  };
+  KillFiles counting(posix_files(), {}, KillFiles::fail(ENOSPC));
+  commit(counting, 2);
+  const int64_t last_sync = counting.operations() - 1;
+  ASSERT_GT(last_sync, 5);
+  for (int64_t n = 0; n < last_sync; ++n) {
+    KillFiles failing(posix_files(), {.operation = n}, KillFiles::fail(ENOSPC));
+    EXPECT_THROW(commit(failing, 3), IoError) << n;
+    EXPECT_EQ(latest(), "step-00000002") << n;
+    EXPECT_THAT(names(), ElementsAre("step-00000001", "step-00000002")) << n;
+  }
+  KillFiles failing(posix_files(), {.operation = last_sync}, KillFiles::fail(EIO));
+  EXPECT_THROW(commit(failing, 3), IoError);
+  EXPECT_EQ(latest(), "step-00000003") << "whole, and the disk has it or not";
 }
 
 }  // namespace

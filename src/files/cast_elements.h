@@ -1,0 +1,20 @@
+// Elements of one floating-point dtype as another.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace fsdp::detail {
+
+// F64, F32, F16 and BF16.
+bool is_castable(std::string_view dtype);
+
+// `into` becomes whole elements of `from` as `to`, rounded to nearest, ties to even: the bits of PyTorch's
+// Tensor::to. Returns the first finite value that `to` has no finite value for; `into` has an infinity there.
+std::optional<double> cast_elements(std::string_view from, std::span<const std::byte> elements,
+                                    std::string_view to, std::vector<std::byte>& into);
+
+}  // namespace fsdp::detail

@@ -1,0 +1,21 @@
+// Whether the config.json of a Hugging Face folder is that of the model its weights are loaded into.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "files/manifest.h"
+
+namespace fsdp::detail {
+
+// Throws CheckpointError, which begins with `where`, for a config.json in manifest.run that
+// - says something else than `said`, RunState::model_config, of what shapes do not tell: heads, the epsilon
+//   of norms, rotary frequencies, activations;
+// - import_hf refuses, where the module has the names of GPT-2 or Llama of models/. A module with other names
+//   may compute what it likes.
+// Nothing is compared where there is no config.json. `whole`: all of the model is to be loaded, so the config
+// must also fit the shapes in the folder.
+void check_hf_config(const Manifest& manifest, const std::vector<std::string>& module_names,
+                     const std::string& said, bool whole, const std::string& where);
+
+}  // namespace fsdp::detail

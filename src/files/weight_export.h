@@ -1,0 +1,32 @@
+// Whole tensors of a checkpoint, as safetensors files in a new folder.
+#pragma once
+
+#include <fsdp/checkpoint_files.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "files/checkpoint_reader.h"
+#include "files/json.h"
+
+namespace fsdp::detail {
+
+struct ExportTensor {
+  std::string name;  // in the files
+  const SavedTensor* saved = nullptr;
+};
+
+// The dtype in the files: that asked for, where the saved one is floating-point. Throws CheckpointError for a
+// dtype that nothing is cast to.
+std::string exported_dtype(const SavedTensor& saved, const ExportOptions& options);
+
+// Writes `folder`, which must not exist: model.safetensors, or several files and their index, and `texts` by
+// their file names. `aliases` go into `__metadata__` of the files with their tensors. Under another name
+// until all is written: a failure leaves no `folder`.
+ConvertedModel export_weights(CheckpointReader& source, const std::vector<ExportTensor>& tensors,
+                              const std::map<std::string, std::string>& aliases,
+                              const std::map<std::string, Json>& texts, const std::string& folder,
+                              const ExportOptions& options);
+
+}  // namespace fsdp::detail
