@@ -67,7 +67,7 @@ enum class Do : uint8_t {
   fail_backward,     // it throws on all ranks
   train_off_and_on,  // eval(), evaluate, train()
   insight,           // memory_stats(), describe(), unit_counts()
-  save_and_load,     // to a folder; values and moments are spoilt in between, maybe in other groups
+  save_and_load,     // to a folder; into other groups, with another model, or with ignored parameters
   save_beside,       // in the background; the one before is loaded into another model and compared
   save_crowd,        // two savers and save() in one folder, none waited for before the next begins
   take_out_and_in,   // a state dict; values are spoilt in between

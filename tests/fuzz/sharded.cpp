@@ -81,10 +81,51 @@ void Run::load_with_another_model() {
                 "another model of the run has another ", item.key());
 }
 
+void Run::load_with_ignored_parameters() {
+  auto module = make_model(program_.net);
+  Tensor &weight = module->blocks[0]->down->weight, &bias = module->out->bias;
+  weight.set_data(weight.detach().t().contiguous().t());  // not row-major
+  module->to(world_.device());
+  ShardOptions options = options_of(program_, comm_);
+  options.precision = {};
+  options.ignored = {"block0.down", "out.bias"};
+  auto model = fully_shard(world_, module, options);
+  auto params = model.parameters();
+  params.insert(params.end(), {weight, bias});
+  const auto optimizer = make_optimizer(program_, params);
+  const auto train = [&] {  // the same on every rank: gradients of ignored parameters are not averaged
+    loss_of(model(input(program_, at_, 0, 0).to(world_.device()), Way{})).backward();
+    optimizer->step();
+    optimizer->zero_grad();
+  };
+  const auto held = [&] {
+    std::vector<Tensor> tensors = {weight.detach().clone(), bias.detach().clone()};
+    for (const StateDict& dict : {state_dict(model), optimizer_state_dict(model, *optimizer)})
+      for (const auto& item : dict)
+        for (const auto& box : item.value().boxes) tensors.push_back(box.tensor.detach().clone());
+    return tensors;
+  };
+  train();
+  const std::vector<Tensor> before = held();
+  const RunState run{.model = model, .optimizer = optimizer.get(), .step = static_cast<int64_t>(at_)};
+  BackgroundSaver saver(saves_.folder(world_) + "/ignored", {.keep_last = 1}, 512);
+  saver.save(run);
+  train();
+  saver.wait();
+  RunState loaded{.model = model, .optimizer = optimizer.get(), .rng = false};
+  load(saves_.folder(world_) + "/ignored", loaded);
+  const std::vector<Tensor> after = held();
+  TORCH_CHECK(after.size() == before.size(), "other tensors came back than were saved");
+  for (size_t i = 0; i < before.size(); ++i)
+    TORCH_CHECK(after[i].equal(before[i]), "tensor ", i, " of a model with ignored parameters came back as ",
+                after[i], ", saved was ", before[i]);
+}
+
 void Run::save_and_load() {
   const int kind = program_.actions[at_].b % 4;
   if (kind == 1 && !program_.in_backward) return load_groups_in_another_order();
   if (kind == 2) return load_with_another_model();
+  if (kind == 3) return load_with_ignored_parameters();
   const std::string folder = saves_.folder(world_);
   RunState run{
       .model = model_, .optimizer = optimizer_.get(), .step = static_cast<int64_t>(at_), .rng = false};

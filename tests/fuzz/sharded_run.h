@@ -91,6 +91,7 @@ class Run {
   std::unique_ptr<torch::optim::Optimizer> in_groups(bool odd_first, double lr_of_odd) const;
   void load_groups_in_another_order();
   void load_with_another_model();
+  void load_with_ignored_parameters();
   void spoil();
   void take_out_and_in(StateDictType type);
   void compare(const Record& wanted) const;

@@ -18,7 +18,8 @@ Plan sound_plan(const std::string& trace, const std::vector<UnitNeed>& units, co
 }
 
 TEST(PlanLists, AreGatheredInTheirOrderWhenTheUnitIsUsed) {
-  const PlanOptions options{.forward_lists = {{{2, 1}}, {{}}, {{}}, {{}}}, .backward_lists = {}};
+  const std::vector<UnitId> none;
+  const PlanOptions options{.forward_lists = {std::vector<UnitId>{2, 1}, none, none, none}};
   EXPECT_THAT(words(sound_plan("0 1 2 3", units_of({1, 1, 1, 1}), options)),
               ElementsAre("f0: gather 0@0, use 0@0, gather 2@2, gather 1@1",  //
                           "f1: release 0@0, use 1@1",                         //
