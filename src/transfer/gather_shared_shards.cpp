@@ -25,20 +25,26 @@ class SharedShards final : public GatherPath {
 
   at::Tensor start(const at::Tensor& /*slot*/, GatherFrom /*from*/, const std::string& label) override {
     work_ = row_.all_gather(as_reals(whole_), as_reals(shard_), label);
+    gathered_ = true;
     return whole_;
   }
   void finish() override { std::exchange(work_, Work()).wait(); }
   void release() override {
     finish();
+    gathered_ = false;
     row_.release(as_reals(whole_));
   }
-  void drop() override { work_.drop(); }
+  void drop() override {
+    gathered_ = false;
+    work_.drop();
+  }
 
   void gather_master(const at::Tensor& whole, std::optional<int> /*root*/,
                      const std::string& label) override {
     row_.all_gather(as_reals(whole_), as_reals(shard_), label + ": whole").wait();
     if (whole.numel() > 0) whole.copy_(whole_);
-    row_.release(as_reals(whole_));
+    // A unit that is gathered is read further: peers must not write until it is released.
+    if (!gathered_) row_.release(as_reals(whole_));
   }
 
   bool peers_read_shard() const override { return true; }
@@ -48,6 +54,7 @@ class SharedShards final : public GatherPath {
   Comm row_;
   at::Tensor shard_, whole_;
   Work work_;
+  bool gathered_ = false;
 };
 
 }  // namespace

@@ -86,6 +86,18 @@ std::vector<Program> once_failed() {
        .optimizer = Optimizer::adamw,
        .slots = 0,
        .actions = {{Do::backward, 11, 7}, {Do::penalty_first, 6, 0}}},
+      // A full state dict gave up a unit that a forward had gathered: peers wrote to it while it was read.
+      {.ranks = 3,
+       .net = {.width = 6, .blocks = 4, .twice = true},
+       .wrap = Wrap::joined,
+       .optimizer = Optimizer::adamw,
+       .inner = true,
+       .slots = 0,
+       .ahead = 2,
+       .casts = true,
+       .lists = 887,
+       .divide = 3,
+       .actions = {{Do::forward_only, 6, 1}, {Do::save_crowd, 4, 10}, {Do::write_between, 4, 2}}},
   };
 }
 
