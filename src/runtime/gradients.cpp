@@ -95,13 +95,14 @@ void Gradients::go_on() {
   copy_waiting();
 }
 
-// In reproducible mode sums have one order, which a reduction before its time would change.
+// In reproducible mode sums have one order, which a reduction before its time would change. With
+// AdamW::step_in_backward() it would step with a part of the gradient.
 void Gradients::go_on_unplanned(const Boundary* known) {
   if (alone() || !sync) return;
   const Quiet quiet;
   leave_plan();
   obey_and_record(detail::go_on(in_flight()));
-  const bool asks = known == nullptr || mode_ != nullptr;
+  const bool asks = known == nullptr || mode_ != nullptr || shards_.steps_in_backward();
   obey_and_record(
       reduce_complete(asks ? count_ranks() : count_as_known(*known), mesh_.all.size(), in_flight()));
 }

@@ -34,6 +34,17 @@ std::vector<Program> once_failed() {
   const Net four{.width = 4, .blocks = 4, .tied = true, .single = true};
   const Net three{.width = 8, .blocks = 3, .tied = true, .single = true};
   return {
+      // A cycle without a plan reduced, and stepped, where cycles before had: a gradient came after it.
+      {.ranks = 1,
+       .net = {.width = 6, .blocks = 3, .single = true},
+       .wrap = Wrap::sizes,
+       .optimizer = Optimizer::fused_adamw,
+       .share = false,
+       .slots = 3,
+       .again = true,
+       .offload = 3,
+       .in_backward = true,
+       .actions = {{Do::backward, 7, 9}, {Do::backward, 11, 4}, {Do::backward, 10, 11}}},
       // The cycle goes over to another plan at the end of a backward, where what is in flight settles, and is
       // then recorded anew, because a rank used more than that plan has.
       {.ranks = 2,
