@@ -161,6 +161,25 @@ TEST(SharedShards, AWriteWaitsForOtherRanksForward) {
   });
 }
 
+// A full state dict gathers units that the forward before it still holds, and must leave them held.
+TEST(SharedShards, AFullStateDictKeepsWhatIsGathered) {
+  run_both(2, [](World& world) {
+    const auto net = std::make_shared<Twice>();
+    const auto batch = net->batch(0);
+    const float wanted = net->forward(batch).item<float>();
+    auto model = fully_shard(world, std::static_pointer_cast<Learner>(net), by_linear());
+    const Tensor loss = model(batch);  // its backward may come: units stay gathered
+    const StateDict whole = state_dict(model);
+    net->late = world.rank() == 1;
+    const float found = model(batch).item<float>();
+    {
+      const at::NoGradGuard no_grad;
+      for (Tensor slice : model.parameters()) slice.fill_(100);
+    }
+    require(found == wanted, std::to_string(found));
+  });
+}
+
 // More ranks than processors, and a unit that takes a while to copy: some rank is always late.
 TEST(SharedShards, AWriteWaitsForOtherRanksScope) {
   run_both(4, [](World& world) {
