@@ -135,8 +135,8 @@ lint-changed: setup-lint ## Run clang-tidy over what differs from main or, on ma
 	@scripts/lint --changed --most $(LINT_MOST) --jobs $(JOBS)
 
 .PHONY: install
-install: ## Build and install the library, its headers, its CMake package and the command: make install PREFIX=...
-	@$(MAKE) --no-print-directory build TARGET="fsdp fsdp_app"
+install: ## Build and install the library, the models, headers, the CMake package and the command: make install PREFIX=...
+	@$(MAKE) --no-print-directory build TARGET="fsdp fsdp_models fsdp_app"
 	$(CMAKE) --install build/$(PRESET) --prefix $(PREFIX)
 
 .PHONY: clean

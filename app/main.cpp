@@ -5,8 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <new>
+#include <string>
 
 #include "app/commands/ckpt.h"
+#include "app/commands/unknown.h"
 #include "app/exit_codes.h"
 #include "app/output.h"
 
@@ -43,6 +45,10 @@ int main(int argc, char** argv) {
       "Exit codes: 0 ok, 1 `ckpt diff` found differences, 2 usage, 3 checkpoint, 7 storage, 70 a defect.");
   Action action;
   add_ckpt(app, action);
+  if (const std::string unknown = describe_unknown_command(app, argc, argv); !unknown.empty()) {
+    std::cerr << "fsdp: " << unknown << "Run with --help for more information.\n";
+    return kUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

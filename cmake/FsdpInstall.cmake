@@ -10,7 +10,13 @@ install(TARGETS fsdp EXPORT fsdpTargets
 if(TARGET fsdp_app)
   install(TARGETS fsdp_app RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" OPTIONAL)
 endif()
+if(TARGET fsdp_models)
+  install(TARGETS fsdp_models EXPORT fsdpTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/models/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/fsdp/models"
+    FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE)
+endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/fsdp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(EXPORT fsdpTargets NAMESPACE fsdp:: DESTINATION "${package_dir}")
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/fsdpConfig.cmake.in"

@@ -32,7 +32,7 @@ torch::Tensor CausalLMImpl::logits_or_loss(const torch::Tensor& hidden, const to
   auto logits = lm_head(hidden);
   if (!targets.defined()) return logits;
   logits = logits.flatten(0, -2);
-  // Not in fp16, where a gradient must be scaled before it is rounded.
+  // fp16 is left out: its gradient must be scaled before it is rounded.
   const bool fits = logits.scalar_type() == torch::kBFloat16 && logits.requires_grad();
   if (fits) return token_loss(logits, targets.flatten());
   return at::cross_entropy_loss(logits.to(torch::kFloat), targets.flatten());

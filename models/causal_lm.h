@@ -1,4 +1,4 @@
-// What the language models share: the last layer, the loss, and how a tied weight is listed.
+// Shared parts of the language models: last layer, loss, and the list of parameters with a tied weight.
 #pragma once
 
 #include <torch/nn.h>
@@ -10,8 +10,8 @@
 
 namespace fsdp::models {
 
-// Computes forward(x) of the block with this number in its own way: fsdp::recompute_blocks() makes one that
-// keeps no activations. `forward` may be copied and called again.
+// Runs block number `block` on `x` by calling forward(x), maybe again in backward: fsdp::recompute_blocks()
+// makes one for activation checkpointing. `forward` may be copied.
 using BlockForward = std::function<torch::Tensor(const torch::Tensor& x)>;
 using BlockRunner =
     std::function<torch::Tensor(int64_t block, const BlockForward& forward, const torch::Tensor& x)>;
@@ -27,7 +27,7 @@ struct LMHeadImpl : torch::nn::Module {
 TORCH_MODULE(LMHead);
 
 // Base of the language models. A tied weight is one tensor registered under two names, as in Python. LibTorch
-// would list it twice, and a stock optimizer would step it twice; here, as in Python, it is listed once,
+// would list it twice, and a stock optimizer would step it twice. Here, as in Python, it is listed once,
 // under its first name. Seen as a torch::nn::Module the model still shows both names, as a Python state dict
 // does.
 struct CausalLMImpl : torch::nn::Module {
@@ -42,7 +42,7 @@ struct CausalLMImpl : torch::nn::Module {
   void make_lm_head(const torch::Tensor& embedding, bool tied);
 
   // Logits [batch, time, vocab] of `hidden` [batch, time, dim]; with `targets` [batch, time], the mean cross
-  // entropy instead, in fp32. targets[b][t] is the token that follows position t; -100 is left out.
+  // entropy instead, in fp32. targets[b][t] is the token that follows position t; -100 is ignored.
   torch::Tensor logits_or_loss(const torch::Tensor& hidden, const torch::Tensor& targets);
 };
 

@@ -3,7 +3,7 @@
 namespace fsdp::models {
 namespace {
 
-// Keeps the size of the image, but for the stride.
+// Keeps the image size, divided by the stride.
 torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
   return torch::nn::Conv2d(
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));

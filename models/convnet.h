@@ -18,7 +18,7 @@ struct ResidualBlockImpl : torch::nn::Module {
 
   torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
   torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
-  torch::nn::Conv2d downsample{nullptr};  // where the shape changes
+  torch::nn::Conv2d downsample{nullptr};  // only if the shape changes
 };
 TORCH_MODULE(ResidualBlock);
 

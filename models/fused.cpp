@@ -21,7 +21,7 @@ at::Tensor rotate_by_operators(const at::Tensor& x, const at::Tensor& cos, const
   return x * cos + at::cat({-halves[1], halves[0]}, -1) * sin;
 }
 
-// The transposed rotation: what a gradient goes through.
+// The transposed rotation, which backward applies to gradients.
 at::Tensor rotate_back_by_operators(const at::Tensor& grad, const at::Tensor& cos, const at::Tensor& sin) {
   const auto halves = (grad * sin).chunk(2, -1);
   return grad * cos + at::cat({halves[1], -halves[0]}, -1);

@@ -3,7 +3,7 @@
 
 #include <torch/nn.h>
 
-#include "models/causal_lm.h"
+#include "causal_lm.h"
 
 namespace fsdp::models {
 
@@ -13,13 +13,13 @@ struct GPT2Config {
   int64_t n_embd = 768;
   int64_t n_layer = 12;
   int64_t n_head = 12;
-  double dropout = 0.0;  // of embeddings, attention and residuals, in training; Hugging Face's default is 0.1
+  double dropout = 0.0;  // in training, on embeddings, attention and residuals; Hugging Face's default is 0.1
   double layer_norm_epsilon = 1e-5;
   bool tie_word_embeddings = true;
   BlockRunner run_block = {};  // empty: a plain call
 };
 
-// x [..., in] -> [..., out]. A Linear whose weight lies as [in, out].
+// x [..., in] -> [..., out]. A Linear whose weight is stored as [in, out].
 struct Conv1DImpl : torch::nn::Module {
   Conv1DImpl(int64_t in, int64_t out, double init_std);
   torch::Tensor forward(const torch::Tensor& x);

@@ -4,8 +4,8 @@
 
 #include <torch/nn.h>
 
-#include "models/causal_lm.h"
-#include "models/rotary.h"
+#include "causal_lm.h"
+#include "rotary.h"
 
 namespace fsdp::models {
 

@@ -10,7 +10,7 @@ namespace fsdp::models {
 enum class Activation { relu, gelu, tanh };
 
 struct MLPImpl : torch::nn::Module {
-  // One Linear between each two neighbours of `sizes`, named layers.0, layers.1, ...; `activation` after all
+  // Layers named layers.0, layers.1, ...: a Linear from each of `sizes` to the next. `activation` follows all
   // but the last.
   explicit MLPImpl(const std::vector<int64_t>& sizes, Activation activation = Activation::relu);
   torch::Tensor forward(torch::Tensor x);  // [..., sizes.front()] -> [..., sizes.back()]

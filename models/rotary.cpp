@@ -9,7 +9,7 @@ namespace fsdp::models {
 namespace {
 
 RotaryTables make_tables(int64_t time, int64_t head_dim, double theta, at::Device device) {
-  // Kept tables may be needed by a later backward, which tensors born in inference mode refuse.
+  // A later backward may need the kept tables; it refuses tensors made in inference mode.
   c10::InferenceMode normal(false);
   const auto options = at::TensorOptions(device).dtype(at::kFloat);
   const auto exponents = at::arange(0, head_dim, 2, options) / static_cast<double>(head_dim);

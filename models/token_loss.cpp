@@ -28,7 +28,7 @@ class TokenLoss : public torch::autograd::Function<TokenLoss> {
       const torch::Tensor label = cut(labels).unsqueeze(1);
       const torch::Tensor picked = place.gather(1, label);
       torch::Tensor odds = torch::softmax(place.to(torch::kFloat), 1);
-      // The logarithm of the largest is exact where that of the label's would be of zero.
+      // The logarithm is taken of the largest probability, since the label's may be zero.
       const auto [most, where] = odds.max(1, /*keepdim=*/true);
       const torch::Tensor total = place.gather(1, where).to(torch::kFloat) - most.log();
       loss += ((total - picked.to(torch::kFloat)).squeeze(1) * cut(weight)).sum();

@@ -1,4 +1,4 @@
-// Saving while training goes on.
+// BackgroundSaver: checkpoints that are written while training goes on.
 #pragma once
 
 #include <fsdp/checkpoint.h>
@@ -17,25 +17,25 @@ class FileOps;
 struct BackgroundSaverStats {
   int64_t saved = 0;
   int64_t failed = 0;
-  std::string last_error = {};       // of a save that failed; empty: none has
-  double seconds_in_save = 0;        // that save() took, without waiting for the save before
-  double seconds_behind_save = 0;    // that save() waited for the save before: saves are asked for too often
-  double seconds_before_writes = 0;  // that optimizers waited until what they write was copied
-  double seconds_saving = 0;         // that saves took in all, beside the training, with waits for others
-  int64_t staging_bytes = 0;         // host memory that copies are kept in
+  std::string last_error = {};       // error message of the last save that failed; empty: none failed
+  double seconds_in_save = 0;        // time spent inside save(), waits for the previous save excluded
+  double seconds_behind_save = 0;    // time blocked on the previous save: if it grows, saves come too often
+  double seconds_before_writes = 0;  // time that optimizer steps waited for the copies to finish
+  double seconds_saving = 0;         // total time of saves in the background, waits for other ranks included
+  int64_t staging_bytes = 0;         // host memory that holds the copies
 };
 
-// save() returns after it has noted what to save; a thread writes it while the next step computes. The
-// optimizer's step waits until parameters and moments are copied to host memory, which the thread begins
-// with. Moments that fsdp::AdamW made of sharded parameters need no copy before save() returns; others do:
-// of other optimizers, of ignored parameters, and those that torch::load made. Every rank makes the same
-// calls. Threads: one at a time. One save at a time: the next one waits for it. Saves into one folder follow
-// each other in the order of the calls, whoever asks: other savers, or fsdp::save(), which waits for those
-// before it.
+// save() returns once it has noted what to save; a thread then writes the files while the next step computes.
+// The thread first copies parameters and moments to host memory, and the optimizer's next step waits for
+// these copies. Sharded moments made by fsdp::AdamW are copied by the thread. Other moments are copied before
+// save() returns: those of other optimizers, of ignored parameters, and those that torch::load made. Every
+// rank makes the same calls. Threads: one at a time. One save runs at a time; the next one waits for it.
+// Saves into one folder run in the order of the calls, from other savers and from fsdp::save() too, which
+// waits for earlier ones.
 class BackgroundSaver {
  public:
-  // `staging_bytes`: how much is copied at most; what does not fit is written from where it is, and the
-  // optimizer waits for that.
+  // `staging_bytes` limits the host memory for copies. Tensors that do not fit are written from where they
+  // are, and the optimizer waits until that is done.
   explicit BackgroundSaver(std::string folder, const SaveOptions& options = {},
                            int64_t staging_bytes = INT64_MAX);
   // Waits for the save in flight; its error is logged.
@@ -43,13 +43,13 @@ class BackgroundSaver {
   BackgroundSaver(const BackgroundSaver&) = delete;
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;
 
-  // As fsdp::save(), but for when it is done. Throws the error of the save before, if it failed, and saves
-  // nothing then; the next call does.
+  // As fsdp::save(), but returns before the data is written. If the previous save failed, throws its error
+  // and saves nothing; the next call saves again.
   void save(const RunState& run);
-  // Waits for the save in flight. Returns the path of the last one ("" if there was none), or throws what
+  // Waits for the save in flight. Returns the path of the last save ("" if there was none), or throws what
   // fsdp::save() would have thrown.
   std::string wait();
-  // Whether this rank's part of a save goes on; other ranks may answer otherwise at the same moment.
+  // True while this rank's part of a save is running. Other ranks may answer differently at the same time.
   bool busy() const;
   BackgroundSaverStats stats() const;
 

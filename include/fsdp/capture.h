@@ -14,7 +14,7 @@ namespace fsdp {
 
 namespace detail {
 
-// Captures and replays a step, whatever the model's type.
+// Captures and replays a step of a model of any type.
 class CapturedStep {
  public:
   using Forward = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
@@ -35,8 +35,8 @@ class CapturedStep {
 }  // namespace detail
 
 // A training step: step(args...) runs `loss = model(args...); loss.backward();` and returns the detached
-// loss. Throws what these throw. It owns the captured memory and shares the model. Threads: one at a time. It
-// is ordered with the current stream as ordinary operators are. See capture().
+// loss. Throws what these two throw. Owns the captured memory and shares the model. Threads: one at a time.
+// Ordered with the current stream, as ordinary operators are. See capture().
 template <class M>
 class Captured {
  public:

@@ -1,4 +1,4 @@
-// How parameters and gradients are encoded for communication.
+// Codecs: encode parameters and gradients for communication.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,11 +8,11 @@
 
 namespace fsdp {
 
-// Encodes what ranks send each other: see ShardOptions::gather_codec and reduce_codec. Every rank must use
-// the same. Methods are called on the current stream, from the thread that runs forward or backward; what
-// they throw reaches the caller. Tensors are contiguous, on the model's device.
+// Encodes the data that ranks send each other: see ShardOptions::gather_codec and reduce_codec. Every rank
+// must use the same codec. Methods are called on the current stream, from the thread that runs forward or
+// backward; their exceptions reach the caller. Tensors are contiguous, on the model's device.
 //
-// A codec of your own, here one that sends signs and one scale:
+// Example of your own codec, which sends signs and one scale:
 //
 //   struct Signs : fsdp::Codec {
 //     int64_t wire_bytes(int64_t numel) const override { return numel + 4; }
@@ -30,8 +30,8 @@ class Codec {
   virtual ~Codec() = default;
   // The encoded size of `numel` values, in bytes.
   virtual int64_t wire_bytes(int64_t numel) const = 0;
-  // `values` [numel] into `wire` [wire_bytes(numel), uint8], and back. An all-gather encodes the shard dtype
-  // and decodes into the compute dtype; a reduce-scatter uses the reduce dtype for both.
+  // encode() turns `values` [numel] into `wire` [wire_bytes(numel), uint8]; decode() is the reverse. Gathers
+  // encode the shard dtype and decode into the compute dtype; reduce-scatters use the reduce dtype.
   virtual void encode(const at::Tensor& values, const at::Tensor& wire) const = 0;
   virtual void decode(const at::Tensor& wire, const at::Tensor& values) const = 0;
 };

@@ -23,16 +23,16 @@ struct CommState;
 struct OpStats {
   std::string op;
   int64_t count = 0;
-  int64_t bytes = 0;   // of full buffers: the gathered slot, the input of a reduce-scatter
-  double seconds = 0;  // that the calling thread spent in the call and in wait()
+  int64_t bytes = 0;   // bytes of full buffers: the gathered slot, the input of a reduce-scatter
+  double seconds = 0;  // time that the calling thread spent in the call and in wait()
 };
 
 // The ranks of one group, seen from one of them. A cheap handle; copies share the group.
 //
 // Threads: one at a time per group. Order: every rank issues the same collectives in the same order with the
-// same sizes; a mismatch throws. A group progresses only inside calls on it: wait for several groups in the
-// same order on all ranks. Memory: tensors are contiguous and stay unchanged until wait(); dtypes fp32, fp64,
-// bf16, fp16, int64, uint8. `label` names what is moved, in errors and statistics. Throws c10::Error for
+// same sizes; a mismatch throws. A group makes progress only inside calls on it: wait for several groups in
+// the same order on all ranks. Memory: tensors are contiguous and stay unchanged until wait(); dtypes fp32,
+// fp64, bf16, fp16, int64, uint8. `label` names the data, in errors and statistics. Throws c10::Error for
 // wrong arguments, and CommError once the group has failed.
 class Comm {
  public:
@@ -45,13 +45,13 @@ class Comm {
   const char* backend_name() const;
   std::chrono::milliseconds timeout() const;
 
-  // Zeroed memory, 256-byte aligned, that this group communicates fastest. Collective: same order and size.
+  // Zeroed memory, 256-byte aligned, fastest for this group. Collective, in the same order and sizes.
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype);
 
   // slot[r * n, (r + 1) * n) becomes rank r's `shard` [n], cast to the slot's dtype. `shard` may be that part
-  // of `slot` itself: if shares_memory(), an allocated `slot` is then not copied at all. Each rank keeps its
+  // of `slot` itself; if shares_memory(), nothing is copied for an allocated `slot` then. Each rank keeps its
   // part there and calls claim() before it writes to it again. Gathering into allocated memory again releases
-  // what was there.
+  // its old contents.
   Work all_gather(const at::Tensor& slot, const at::Tensor& shard, std::string_view label);
 
   // This rank no longer reads `slot`; it may be gathered into again once all ranks have released it. Waits
@@ -61,8 +61,8 @@ class Comm {
   // Releases allocated `memory` and waits until no rank reads it. Call it before writing there again.
   void claim(const at::Tensor& memory, std::string_view label = "");
 
-  // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. local, shm:
-  // sums follow a binary tree over the rank index, in fp32 or wider, so bits do not depend on timing. nccl
+  // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. local and
+  // shm sum along a binary tree over the rank index, in fp32 or wider, so bits do not depend on timing. nccl
   // and c10d sum in their own order.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
                       std::string_view label);
@@ -74,33 +74,34 @@ class Comm {
   Work recv(const at::Tensor& tensor, int from, std::string_view label);
   void barrier(std::string_view label = "barrier");
 
-  // nccl, c10d: compares the operations that ranks have issued so far. Throws CommError if they differ, here
-  // if `now`, else in a later call. Collective.
+  // nccl, c10d: compares the operations issued so far by all ranks. Throws CommError if they differ: from
+  // this call if `now`, else from a later one. Collective.
   void check_order(bool now);
-  // Publishes this rank's last operations, for the error messages of other ranks.
+  // Publishes this rank's latest operations, for the error messages of other ranks.
   void share_order() const;
 
   // Ranks with the same colour (>= 0) form a group, ordered by rank. Collective.
   Comm split(int colour, std::string_view name = "split");
 
-  // Whether sums follow the tree over the rank index (local, shm).
+  // True if sums follow the tree over the rank index (local, shm).
   bool sums_in_order() const;
-  // Whether memory allocated for gathers is one memory for all ranks of the group (local, shm).
+  // True if memory allocated for gathers is one memory for all ranks of the group (local, shm).
   bool shares_memory() const;
 
   // Makes every wait on this group throw CommError with `reason`, here and on all peers. From any thread.
   void abort(std::string_view reason);
-  // local, shm: the CommError (peer_left) of peers that need this rank later says `why`; "" takes it back.
+  // local, shm: sets the reason in the CommError (peer_left) of peers that need this rank later; "": none.
   void leaving(std::string_view why);
-  // local, shm: as leaving(), where this rank leaves out collectives that its peers may be in. A peer that
-  // needs it in one of them throws soon, though this rank stays; unless it gives up as often itself. Then
-  // they go on together, and leaving("") takes `why` back.
+  // local, shm: as leaving(), for a rank that stays but skips collectives its peers may be in. A peer that
+  // needs it in one of them throws soon, unless that peer has given up as often itself. Then both go on
+  // together, and leaving("") clears `why`.
   void gave_up(std::string_view why);
 
   // One row per operation used so far.
   std::vector<OpStats> stats() const;
 
  private:
+  friend class World;
   std::shared_ptr<detail::CommState> state_;
 };
 

@@ -1,8 +1,8 @@
 // Errors that are not the caller's mistake: a peer, the network, the rendezvous, a disk, a damaged
 // checkpoint.
 //
-// They name the rank at fault where it is known. A caller's mistake is a c10::Error (TORCH_CHECK) instead.
-// docs/errors.md says which error means what.
+// They name the rank at fault if it is known. A caller's mistake is a c10::Error (TORCH_CHECK) instead.
+// docs/errors.md explains each error.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,21 @@ class RendezvousError : public Error {
   using Error::Error;
 };
 
-// What went wrong in a group.
+// A rank of run_local() failed. what() has its message.
+class RankError : public Error {
+ public:
+  RankError(const std::string& message, int rank, int exit_code, int signal)
+      : Error(message), rank_(rank), exit_code_(exit_code), signal_(signal) {}
+
+  int rank() const { return rank_; }
+  int exit_code() const { return exit_code_; }  // 128 + signal if a signal ended it
+  int signal() const { return signal_; }        // 0: none
+
+ private:
+  int rank_, exit_code_, signal_;
+};
+
+// The kinds of faults that end a group.
 enum class CommFault : uint8_t {
   peer_died,  // the process of a rank is gone
   peer_left,  // a rank closed its communicator while others still needed it
@@ -47,6 +61,8 @@ class CommError : public Error {
     uint64_t sequence = 0;
     std::chrono::milliseconds elapsed{0};  // since the operation was issued
     std::string reason;
+    // The call of the sharded model in which it happened, such as "in its 5th forward"; empty: none.
+    std::string activity = {};
   };
 
   explicit CommError(Details details);
@@ -60,7 +76,7 @@ class CommError : public Error {
 // A file or folder cannot be read or written: the disk is full, the folder read-only or gone.
 class IoError : public Error {
  public:
-  // `doing`: "write", ...; `code`: errno, 0 if there is none; `more`: what happened, or what to do.
+  // `doing`: "write", ...; `code`: errno, 0 if there is none; `more`: details, or advice.
   IoError(std::string doing, std::string path, int code, std::string more = "");
 
   const std::string& doing() const { return doing_; }

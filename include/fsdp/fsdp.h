@@ -14,6 +14,7 @@
 #include <fsdp/optim.h>
 #include <fsdp/optimizer_format.h>
 #include <fsdp/recompute.h>
+#include <fsdp/recomputed.h>
 #include <fsdp/run_main.h>
 #include <fsdp/sampler.h>
 #include <fsdp/script.h>

@@ -18,7 +18,7 @@ struct GradScalerOptions {
   CommOptions comm = {};           // as in ShardOptions
 };
 
-// What to save with a run; the same on every rank.
+// The state to save with a run; the same on every rank.
 struct GradScalerState {
   double scale = 0;
   int64_t growth_tracker = 0;  // good steps since the scale last changed
@@ -42,10 +42,10 @@ class GradScaler {
 
   // The loss times the scale, in fp32 or wider.
   at::Tensor scale(const at::Tensor& loss) const;
-  // Divides the optimizer's gradients by the scale, in place, and notes whether all are finite. Once per
-  // step.
+  // Divides the optimizer's gradients by the scale, in place, and notes whether all are finite. Call it at
+  // most once per step.
   void unscale_(torch::optim::Optimizer& optimizer);
-  // Runs optimizer.step() and returns true; if a gradient of any rank is not finite, returns false instead.
+  // Runs optimizer.step() and returns true; if a gradient on any rank is not finite, returns false instead.
   bool step(torch::optim::Optimizer& optimizer);
   // Ends the step: grows or shrinks the scale, or sets it to `new_scale`.
   void update(std::optional<double> new_scale = {});

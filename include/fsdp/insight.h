@@ -15,16 +15,16 @@ enum class UnitState : uint8_t {
   reducing,   // gradients have arrived that are not reduced yet
 };
 
-// What a unit does at the moment: FSDP1's HandleTrainingState. UnitState says whether it is gathered.
+// The phase of a step that a unit is in: FSDP1's HandleTrainingState. UnitState says whether it is gathered.
 enum class UnitPhase : uint8_t {
-  idle,           // nothing of it is needed: the shard, and a slot if it is gathered ahead or kept
-  forward,        // operators of forward read it, until they go on to another unit: its slot
-  backward_pre,   // gathered, or being gathered, for backward: its slot, and gradients as they arrive
-  backward_post,  // its gradients have arrived or are being reduced: gradient buffer and shard
-  summon,         // inside full_params(): the shard, and whole parameters in memory of their own
+  idle,           // not in use: holds the shard, and a slot if it is gathered ahead or kept
+  forward,        // operators of forward read it, until they go on to another unit: holds its slot
+  backward_pre,   // gathered or being gathered for backward: holds its slot, and gradients as they arrive
+  backward_post,  // its gradients have arrived or are being reduced: holds gradient buffer and shard
+  summon,         // inside full_params(): holds the shard, and whole parameters in memory of their own
 };
 
-// A unit goes from one phase to another.
+// A change of a unit's phase.
 struct UnitTransition {
   std::string unit;
   UnitPhase from = UnitPhase::idle;
@@ -38,19 +38,19 @@ struct MemoryStats {
   int64_t arena_bytes = 0;        // slots of gathered units; CPU ranks of one host share them
   int64_t buffer_bytes = 0;       // unreduced gradients
   int64_t overflow_bytes = 0;     // slots outside the arena, and what reshard groups keep for backward
-  int64_t partial_sum_bytes = 0;  // sums that wait for other microbatches of the step
+  int64_t partial_sum_bytes = 0;  // partial sums that wait for other microbatches of the step
   int64_t wire_bytes = 0;         // gather_codec: encoded shards in flight
-  int64_t optimizer_bytes = 0;    // moments, where memory_stats() was given the optimizer
+  int64_t optimizer_bytes = 0;    // moments, if memory_stats() was given the optimizer
   int64_t current_bytes = 0;      // all of the above
-  int64_t host_bytes = 0;         // besides: pinned, for what Offload keeps in host memory
-  int64_t peak_bytes = 0;         // the most of it, moments left out, so far or since reset_peak_memory()
+  int64_t host_bytes = 0;         // pinned host memory for CPU offload; not in current_bytes
+  int64_t peak_bytes = 0;         // highest sum without moments, ever or since reset_peak_memory()
   int64_t step_peak_bytes = 0;    // the same since the last training step (forward and backward) began
-  int64_t saved_bytes = 0;        // unsharded parameters and gradients would need this much more
+  int64_t saved_bytes = 0;        // bytes that sharding saves in parameters and gradients
   int64_t all_gathers = 0;
   int64_t reduce_scatters = 0;
 };
 
-// What a rank held when the model went on to another unit.
+// The memory that a rank held when the model went on to another unit.
 struct MemorySample {
   std::string moment;  // "forward block0", "backward block0", "end of backward"
   MemoryStats memory;
@@ -58,9 +58,9 @@ struct MemorySample {
 // A table with a row per sample and a bar for current_bytes.
 std::string format_timeline(const std::vector<MemorySample>& samples);
 
-// The elements [start, start + size) of the flattened parameter, which one rank owns.
+// The elements [start, start + size) of the flattened parameter, owned by one rank.
 struct ParameterShard {
-  int rank = 0;  // in the world
+  int rank = 0;  // world rank
   int64_t start = 0;
   int64_t size = 0;
   bool is_local = false;
@@ -72,10 +72,10 @@ struct ParameterInfo {
   std::vector<int64_t> shape;  // unsharded
   UnitState state = UnitState::sharded;
   UnitPhase phase = UnitPhase::idle;
-  std::vector<ParameterShard> shards;  // by owning rank, in order; hybrid: of this rank's row
+  std::vector<ParameterShard> shards;  // ordered by owning rank; hybrid: the ranks of this rank's row
 };
 
-// How often one unit was gathered and reduced since the model was created.
+// Counts of gathers and reduces of one unit since the model was created.
 struct UnitCounts {
   std::string name;
   int64_t gathers = 0;

@@ -13,7 +13,7 @@ namespace detail {
 
 class Tape;
 
-// While it lives, operators of this thread are recorded on a tape and run on the meta device.
+// While it lives, this thread's operators are recorded on a tape and run on the meta device.
 class Taping {
  public:
   Taping();

@@ -33,19 +33,19 @@ class AdamW : public torch::optim::AdamW {
   AdamW(AdamW&& other) noexcept;
   AdamW& operator=(AdamW&& other) noexcept;
 
-  // Returns before parameters in host memory (Offload::params) are updated: whoever reads one waits for it.
+  // Returns before parameters in host memory (Offload::params) are updated; reading one waits for its update.
   torch::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
 
   // From now on every backward of `model` is a step: a parameter in host memory is updated as soon as its
-  // gradient is complete, beside the rest of the backward, and gets no .grad(). Needs Offload::params and all
-  // trainable parameters of the model in this optimizer, which steps for one model. Not with no_sync(),
-  // keep_gathered(), clipping, a GradScaler, check_gradients, gradients below fp32, a penalty over slices or
-  // reproducible mode; these throw c10::Error. A backward that fails may have updated some units: that is
-  // logged. Ends with the optimizer.
+  // gradient is complete, while the backward goes on, and gets no .grad(). Needs Offload::params, and all
+  // trainable parameters of the model in this optimizer, which then steps for one model only. Not with
+  // no_sync(), keep_gathered(), clipping, a GradScaler, check_gradients, gradients below fp32, a penalty over
+  // slices or reproducible mode: these throw c10::Error. A backward that fails may have updated some units;
+  // that is logged. Ends with the optimizer.
   void step_in_backward(const ShardedModel& model);
   bool steps_in_backward() const { return in_backward_ != nullptr; }
-  // The dtype of moments that the constructor was given; none: each parameter's own.
+  // The dtype of moments given to the constructor; none: each parameter's own.
   std::optional<at::ScalarType> moments() const { return moments_; }
 
  private:

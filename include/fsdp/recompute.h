@@ -1,4 +1,4 @@
-// recompute(): activations are computed again in backward instead of being kept from forward.
+// Activation checkpointing: recompute() computes activations again in backward instead of keeping them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ class SequentialImpl;
 namespace fsdp {
 
 struct RecomputeOptions {
-  bool keep_rng = true;         // the second run draws the random numbers of the first
-  bool offload_inputs = false;  // what is kept lies in host memory until backward
+  bool keep_rng = true;         // the second run draws the same random numbers as the first
+  bool offload_inputs = false;  // kept inputs wait in host memory until backward
 };
 
 namespace detail {
@@ -47,17 +47,17 @@ Result from_list(std::vector<at::Tensor> values) {
 
 }  // namespace detail
 
-// Returns fn(inputs...), which is a tensor, or a std::vector or std::tuple of tensors. Only the inputs are
-// kept, which may be undefined; backward runs `fn` once more to have what it needs, with the random numbers
-// (options.keep_rng; also those of generators given to operators) and the autocast state of the first run.
-// Gradients are those of fn(inputs...), bit for bit where `fn` is deterministic and reads a parameter once.
-// Buffers that `fn` writes, such as running statistics, keep what the first run wrote. For modules, sharded
-// or not; calls may be nested. Where no result needs gradients it is a plain call.
+// Returns fn(inputs...): a tensor, or a std::vector or std::tuple of tensors. Keeps only the inputs, which
+// may be undefined; backward runs `fn` again for the activations it needs, with the same random numbers
+// (options.keep_rng; also of generators passed to operators) and the same autocast state. Gradients have the
+// bits of the plain call if `fn` is deterministic and reads each parameter once. Buffers that `fn` writes,
+// such as running statistics, keep what the first run wrote. Works for modules, sharded or not; calls may be
+// nested. If no result needs gradients, this is a plain call.
 //
-// `fn` is copied, and called from backward: what it captures by reference must live until then. It must
-// compute the same from the same inputs. Throws c10::Error where `fn` captured a tensor that needs gradients
-// and is no parameter, and where it wrote to an input. Backward throws it where a parameter of `fn` was
-// written since forward, and with create_graph = true.
+// `fn` is copied and called from backward: references it captures must stay valid until then. It must compute
+// the same from the same inputs. Throws c10::Error if `fn` captured a tensor that needs gradients and is no
+// parameter, or if it wrote to an input. Backward throws c10::Error if a parameter of `fn` was written since
+// forward, and for create_graph = true.
 template <class Fn, class... Inputs>
 requires(std::is_convertible_v<const Inputs&, const at::Tensor&>&&...) auto recompute(
     const RecomputeOptions& options, Fn fn, const Inputs&... inputs) {
@@ -74,17 +74,17 @@ requires(std::is_convertible_v<const Inputs&, const at::Tensor&>&&...) auto reco
   return recompute(RecomputeOptions{}, std::move(fn), inputs...);
 }
 
-// Which blocks of a model, by their number, are computed again.
+// Returns whether the block of this number is recomputed in backward.
 using BlockPolicy = std::function<bool(int64_t block)>;
 BlockPolicy every_block(int64_t k = 1);  // every k-th: blocks k - 1, 2k - 1, ...
 
-// For loops over blocks: runs a block on `x`, and again in backward where the policy says so. The models of
-// models/ take one as `run_block` in their configurations.
+// For loops over blocks: runs a block on `x`, and recomputes it in backward if the policy says so. The models
+// of models/ take one as `run_block` in their configurations.
 using BlockRunner = std::function<at::Tensor(
     int64_t block, const std::function<at::Tensor(const at::Tensor&)>& forward, const at::Tensor& x)>;
 BlockRunner recompute_blocks(BlockPolicy policy = every_block(), const RecomputeOptions& options = {});
 
-// sequential.forward(x), of which the modules that the policy names are computed again. Modules take and
+// sequential.forward(x), with the modules that the policy selects recomputed in backward. Modules take and
 // return one tensor.
 at::Tensor recompute_sequential(torch::nn::SequentialImpl& sequential, const at::Tensor& x,
                                 const BlockPolicy& policy = every_block(),

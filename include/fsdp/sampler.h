@@ -17,7 +17,7 @@ struct SamplerOptions {
   bool drop_last = false;  // true: drop the tail that does not divide by the ranks; false: fill it up
 };
 
-// Where a sampler stands, for all ranks: what to save with a run.
+// The position of a sampler, for all ranks. Save it with a run.
 struct SamplerState {
   size_t epoch = 0;
   size_t taken = 0;         // indices of this epoch that all ranks together have taken
@@ -25,7 +25,7 @@ struct SamplerState {
   SamplerOptions options = {};
 };
 
-// Gives this rank every W-th index of an order of the dataset that is the same on all ranks.
+// Deals the indices of the dataset, in an order that is the same on all ranks: each rank gets every W-th.
 //
 // Every rank gets the same number of indices, so that all make the same number of steps. If the size does not
 // divide by W, the order is filled up from its beginning, or its tail is dropped. Apart from the filling, no
@@ -58,8 +58,8 @@ class Sampler : public torch::data::samplers::Sampler<> {
   size_t taken() const { return position_; }  // indices taken in this epoch, on this rank
   size_t size() const { return share_; }      // indices per epoch, on this rank
 
-  // Loading throws c10::Error if size or options differ from this sampler's, since the order would be another
-  // one.
+  // Loading throws c10::Error if size or options differ from this sampler's, since the order of indices would
+  // differ.
   SamplerState state_dict() const;
   void load_state_dict(const SamplerState& state);
   // The same for LibTorch's archives.
@@ -68,7 +68,7 @@ class Sampler : public torch::data::samplers::Sampler<> {
 
  private:
   void resize(size_t dataset_size);
-  size_t share() const;  // indices of this epoch that are this rank's
+  size_t share() const;  // number of this rank's indices in an epoch
   void order();
 
   size_t rank_, ranks_;

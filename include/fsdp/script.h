@@ -11,7 +11,7 @@ namespace fsdp {
 
 namespace detail {
 
-// `value` with its tensors moved and the floating-point ones cast, inside lists, tuples and dicts too.
+// Returns `value` with its tensors moved and floating-point ones cast, also inside lists, tuples and dicts.
 c10::IValue cast_inside(const InputCast& cast, const c10::IValue& value);
 
 template <>
@@ -47,8 +47,8 @@ class Sharded<torch::jit::Module> : public ShardedModel {
   torch::jit::Module& module() { return module_; }
 
   // Calls forward(args...); units are gathered as operators read them. Arguments are moved and cast as for
-  // torch::nn models. What fork() starts runs at once, in the order of the script. Errors of this library
-  // keep their type.
+  // torch::nn models. Functions started by fork() run at once, in the order of the script. Errors of this
+  // library keep their type.
   template <class... Args>
   c10::IValue operator()(const Args&... args) {
     return run_method("forward", args...);
@@ -70,8 +70,8 @@ class Sharded<torch::jit::Module> : public ShardedModel {
   torch::jit::Module module_;
 };
 
-// As for a torch::nn model. Wrap policies see the script's submodules by path and class name; by_type<M>()
-// matches none of them. Throws c10::Error for a frozen script, which has no parameters left.
+// As fully_shard() for a torch::nn model. Wrap policies see the script's submodules by path and class name;
+// by_type<M>() matches none of them. Throws c10::Error for a frozen script, which has no parameters left.
 [[nodiscard]] Sharded<torch::jit::Module> fully_shard(const World& world, const torch::jit::Module& module,
                                                       const ShardOptions& options = {});
 

@@ -36,8 +36,8 @@ class Sharded : public ShardedModel {
         detail::fingerprint(args...));
   }
 
-  // Calls fn(module), for methods other than forward. What fn captures is not cast; its result is, to
-  // precision.output.
+  // Calls fn(module), for methods other than forward. Tensors that fn captures are not cast; its result is
+  // cast to precision.output.
   template <class Fn>
   auto run(Fn&& fn) {
     return detail::call(*engine_, [&](const detail::InputCast&) { return std::forward<Fn>(fn)(*module_); },

@@ -18,6 +18,7 @@ class Optimizer;
 
 namespace fsdp {
 
+struct OptimizerFormat;
 namespace detail {
 class Engine;
 }  // namespace detail
@@ -28,12 +29,12 @@ enum class BufferSync : uint8_t {
 };
 
 // A handle; copies share the model. Threads: one at a time. Every rank makes the same calls in the same
-// order. Calls throw CommError if a rank fails, c10::Error for misuse. They work on the current stream.
+// order. Calls throw CommError if a rank fails, and c10::Error for misuse. They run on the current stream.
 class ShardedModel {
  public:
   explicit ShardedModel(std::shared_ptr<detail::Engine> engine);
 
-  // What optimizers take: this rank's slice of each parameter, 1-D and maybe empty, the same tensors every
+  // Tensors for optimizers: this rank's slice of each parameter, 1-D and maybe empty, the same tensors every
   // time. After backward, .grad() is the slice of the reduced gradient, undefined if no rank used it.
   std::vector<at::Tensor> parameters() const;
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const;
@@ -41,50 +42,54 @@ class ShardedModel {
   std::vector<at::Tensor> flat_parameters() const;
 
   // Scales gradients so that their norm over all ranks is at most `max_norm`. Returns the norm before, a
-  // scalar on the device: fp64 where a parameter is, else fp32. norm_type: 2, infinity, or any p > 0.
+  // scalar on the device: fp64 if a parameter is, else fp32. norm_type: 2, infinity, or any p > 0.
   // Collective.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
   // Clamps every gradient element to [-clip_value, clip_value]. Local; not for complex gradients.
   void clip_grad_value_(double clip_value);
   // The p-norm of every unsharded parameter, and of its gradient: [parameters], fp64, in the order of
-  // parameters(), on the device; 0 where there is no gradient. p: 2, infinity, or any p > 0. For optimizers
-  // that scale by layer (LARS, LAMB). Collective.
+  // parameters(), on the device; 0 if there is no gradient. p: 2, infinity, or any p > 0. For optimizers that
+  // scale by layer (LARS, LAMB). Collective.
   at::Tensor parameter_norms(double p = 2.0) const;
   at::Tensor gradient_norms(double p = 2.0) const;
-  // Also drops what no_sync() kept.
+  // Also drops the gradients that no_sync() kept back.
   void zero_grad();
-  // `done` is called in every backward for each parameter, once its reduced gradient is in slice.grad() and
-  // no operator will read the parameter in this backward: it may update the slice and drop the gradient. From
-  // the second step on, that is while the backward goes on for units whose parameters are all used; one that
-  // no rank used this time has a gradient of zeros then. All ranks set the same; empty: nobody is called.
+  // Calls `done` in every backward for each parameter after its last use in that backward, with its reduced
+  // gradient in slice.grad(): `done` may update the slice and drop the gradient. From the second step on, the
+  // call comes while backward still runs if all parameters of the unit are used; one that no rank used this
+  // time has a zero gradient then. All ranks set the same function; an empty one removes it.
   void on_gradient(std::function<void(const std::string& name, at::Tensor& slice)> done);
 
   // Scopes: see NoSync, KeepGathered and FullParams.
   NoSync no_sync(const NoSyncOptions& options = {});
-  KeepGathered keep_gathered();
+  KeepGathered keep_gathered(const KeepGatheredOptions& options = {});
   FullParams full_params(const FullParamsOptions& options);
   FullParams full_params(bool write_back = false);
+  // Reduces the gradients that no_sync() kept back, without a backward: after the last microbatch of a step,
+  // or before an optimizer step that comes early. Throws c10::Error inside no_sync(). Collective.
+  void synchronize_gradients();
 
   // Starts to gather the units that hold parameters of the module at `path` (empty: all), before or inside a
-  // call of the model: whoever reads them next need not wait as long. They are released as usual after that,
-  // by reshard(), or when the call, or the backward, ends. Returns at once. Collective.
+  // call of the model, so the next reader waits less. They are released as usual after that use, by
+  // reshard(), or at the end of the call or the backward. Returns at once. Collective.
   void unshard(const std::string& path = {});
-  // Releases those units; who reads them next gathers them again. Units that an operator reads stay.
+  // Reshards these units; the next reader gathers them again. Units that an operator reads stay gathered.
   void reshard(const std::string& path = {});
 
   MemoryStats memory_stats() const;
-  // With the moments of Adam, AdamW, SGD, RMSprop, Adagrad or fsdp::AdamW, but for the peak.
-  MemoryStats memory_stats(const torch::optim::Optimizer& optimizer) const;
+  // Counts the state of Adam, AdamW, SGD, RMSprop, Adagrad or fsdp::AdamW too, except in the peak.
+  MemoryStats memory_stats(const torch::optim::Optimizer& optimizer,
+                           const OptimizerFormat* format = nullptr) const;
   void reset_peak_memory();
-  // From the next training step on, memory is sampled wherever the model goes on to another unit. Takes time.
+  // Samples memory at every change of unit from the next training step on; see memory_timeline(). Takes time.
   void record_memory(bool on);
-  // The samples of the last training step that is complete; empty where none was recorded.
+  // The samples of the last complete training step; empty if none was recorded.
   std::vector<MemorySample> memory_timeline() const;
   std::vector<OpStats> comm_stats() const;
   std::vector<UnitCounts> unit_counts() const;
   std::vector<UnitPhase> unit_phases() const;  // in the order of unit_counts()
-  // Calls `listener` whenever a unit goes from one phase to another, on the thread that runs the operator; in
-  // backward that may be autograd's. It must not call the model. Empty: nobody is called.
+  // Calls `listener` at every change of a unit's phase, on the thread that runs the operator; in backward
+  // that may be autograd's. It must not call the model. An empty function removes the listener.
   void on_transition(std::function<void(const UnitTransition&)> listener);
   TrainingState training_state() const;
   int64_t num_parameters() const;                               // elements; tied parameters count once
@@ -93,7 +98,7 @@ class ShardedModel {
   std::string describe() const;                                 // units, sizes, dtypes and shards as text
   // Reproducible mode only: a hash of the trainable parameters, the same on any number of ranks. Collective.
   uint64_t state_hash() const;
-  // Reproducible mode only: steps done so far. Set it after loading what was saved.
+  // Reproducible mode only: number of steps so far. Set it after loading a state saved by other means.
   int64_t step() const;
   void set_step(int64_t step);
   // The last error inside this model, even if the caller did not see it; null: none.

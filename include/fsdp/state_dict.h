@@ -1,4 +1,4 @@
-// A model's or an optimizer's tensors by name: whole, as boxes, or as this rank keeps them.
+// A model's or an optimizer's tensors by name: whole, as boxes, or as local shards.
 #pragma once
 
 #include <fsdp/optimizer_format.h>
@@ -30,37 +30,37 @@ struct TensorBox {
   at::Tensor tensor;
 };
 
-// What a rank has of one tensor.
+// One rank's part of one tensor.
 struct StateEntry {
-  std::vector<int64_t> shape;    // of the whole tensor
-  std::vector<TensorBox> boxes;  // full: one, at 0; local: one, flat; sharded: any number, or none
+  std::vector<int64_t> shape;    // shape of the whole tensor
+  std::vector<TensorBox> boxes;  // full: one box, at 0; local: one flat box; sharded: any number, or none
 };
 
 using StateDict = torch::OrderedDict<std::string, StateEntry>;
 
-// Parameters and buffers. All are copies: training does not change them. Tied parameters are there under all
-// their names, which share memory. Buffers are each rank's own, whole. Collective, between steps; full: unit
-// by unit, so that beside the result one unit is gathered at a time.
+// Returns copies of parameters and buffers: training does not change them. Tied parameters appear under all
+// their names, which share memory. Buffers are each rank's own, whole. Collective, between steps. full:
+// gathers unit by unit, so memory holds the result and one gathered unit.
 StateDict state_dict(const ShardedModel& model, const StateDictOptions& options = {});
-// The same, one tensor at a time, for those who write them out: rank 0's memory holds one unit. Full only.
+// The same, one tensor at a time, to write them out: rank 0's memory holds one unit. Full only.
 void visit_state_dict(const ShardedModel& model, const StateDictOptions& options,
                       const std::function<void(const std::string& name, const at::Tensor& whole)>& visit);
 
-// The module's tensors become what `state` holds, of any type: full ones are needed on every rank. Strict:
-// throws CheckpointError with all that is missing, unexpected or has another shape or dtype, before anything
-// is changed; otherwise what fits is loaded. Collective, between steps.
+// Loads `state`, of any type, into the module; a full state is needed on every rank. Strict: throws
+// CheckpointError, before anything is changed, with all tensors that are missing, unexpected or of another
+// shape or dtype. Not strict: loads what fits. Collective, between steps.
 void load_state_dict(const ShardedModel& model, const StateDict& state, bool strict = true);
 
-// What the optimizer keeps of parameters: names as in checkpoints, "state.<parameter>.exp_avg", and for every
-// parameter ".step", an fp64 scalar, which is 0 where there is no state; local moments begin with "flat.".
+// Returns the optimizer's state under the names of checkpoints: "state.<parameter>.exp_avg", and for every
+// parameter ".step", an fp64 scalar, 0 if there is no state. Names of local moments begin with "flat.".
 // Moments of ignored parameters are each rank's own, whole in every type. For optimizers over
-// model.parameters() and ignored parameters; `format` as in RunState. Collective, between steps; full: one
-// kind of moment of one unit is gathered at a time.
+// model.parameters() and ignored parameters; `format` as in RunState. Collective, between steps. full:
+// gathers one kind of moment of one unit at a time.
 StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
                                const StateDictOptions& options = {}, const OptimizerFormat* format = nullptr);
-// Replaces the optimizer's state by what `state` holds, of any type: full ones are needed on every rank.
-// Options of groups stay as they are. Throws CheckpointError, before anything is changed, with all that is
-// missing, unexpected, incomplete or has another shape or dtype. Collective, between steps.
+// Replaces the optimizer's state by `state`, of any type; a full state is needed on every rank. Options of
+// groups stay as they are. Throws CheckpointError, before anything is changed, with all tensors that are
+// missing, unexpected, incomplete or of another shape or dtype. Collective, between steps.
 void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimizer& optimizer,
                                const StateDict& state, const OptimizerFormat* format = nullptr);
 

@@ -12,12 +12,16 @@
 #include <string>
 #include <vector>
 
+namespace at {
+class Tensor;
+}
 namespace c10d {
 class Store;
 }
 
 namespace fsdp {
 
+class Comm;
 namespace detail {
 struct WorldState;
 }
@@ -65,12 +69,23 @@ class World {
   // Names of the distinct hosts, in order of their lowest rank.
   std::vector<std::string> hosts() const;
 
-  // Where rank and size came from, for example "RANK and WORLD_SIZE (torchrun)".
+  // The source of rank and size, for example "RANK and WORLD_SIZE (torchrun)".
   const std::string& source() const;
 
-  // The key-value store of the run. Keys under "fsdp/" belong to the library. It ends with the process that
-  // serves it.
+  // The key-value store of the run. Keys under "fsdp/" belong to the library. It is gone once the process
+  // that serves it ends.
   const c10::intrusive_ptr<c10d::Store>& store() const;
+
+  // A group of all ranks for the program's own use. The first call creates it and is collective.
+  // <fsdp/comm.h> has its members.
+  Comm comm() const;
+  // The mean and the sum over all ranks, for example of a logged loss: the same on every rank. A tensor gives
+  // a new one with its shape, dtype and device and without a graph. mean() takes floating-point tensors,
+  // sum() also integers. Collective. Throws CommError if a rank fails.
+  double mean(double value) const;
+  double sum(double value) const;
+  at::Tensor mean(const at::Tensor& tensor) const;
+  at::Tensor sum(const at::Tensor& tensor) const;
 
   detail::WorldState& state() const { return *state_; }
 
@@ -78,22 +93,22 @@ class World {
   std::shared_ptr<detail::WorldState> state_;
 };
 
-// Meets the other ranks; returns when all are there. Collective. Also sets LibTorch's threads, and on CPU
-// ranks its allocator (see InitOptions).
+// Joins the other ranks; returns when all are there. Collective. Also sets LibTorch's threads and, on CPU
+// ranks, its allocator (see InitOptions).
 //
 // Rank and size come from the first of: `options`; RANK and WORLD_SIZE (torchrun, Ray, Kubernetes); OMPI_*
-// (OpenMPI); SLURM_* under srun; PMI_* (MPICH, Intel MPI). With none of these this is the only rank. Throws
+// (OpenMPI); SLURM_* under srun; PMI_* (MPICH, Intel MPI). With none of these, it is the only rank. Throws
 // RendezvousError within `options.timeout` if the environment is wrong or incomplete, a rank is missing or
 // there twice, the address or port cannot be used, or a rank runs another build; it names the rank at fault.
 World init(const InitOptions& options = {});
 
 // Runs `fn` in `ranks` new processes of this machine, as ranks 0 .. ranks-1 of one World, and waits for them.
-// Of `options` it reads device, timeout, threads and keep_host_memory.
+// Uses device, timeout, threads and keep_host_memory of `options`.
 //
 // The processes are forked: call it before this process starts threads, CUDA or parallel LibTorch work. If a
-// rank fails, the others get ten seconds to notice (a stopped one: one second), then SIGKILL. Throws Error
-// with the message of the rank that failed by itself; a rank that failed because of another is named only if
-// no rank failed by itself.
+// rank fails, the others get ten seconds to notice (a stopped one: one second), then SIGKILL. Throws
+// RankError for the rank that failed by itself, with its message, exit code or signal; for a rank that failed
+// because of another only if no rank failed by itself. Throws Error if ranks cannot be started.
 void run_local(int ranks, const std::function<void(World&)>& fn, const InitOptions& options = {});
 
 }  // namespace fsdp

@@ -85,7 +85,7 @@ std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad, co
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
   const c10::DeviceGuard guard(x.device());
-  // Tokens outside, heads inside, as projections leave them and as attention takes them.
+  // The memory order is [batch, time, head, head_dim], as projections leave it and attention takes it.
   at::Tensor out = at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   check(launch_rotate(type_of(x),
                       {x.const_data_ptr(), out.mutable_data_ptr(), cos.const_data_ptr(), sin.const_data_ptr(),

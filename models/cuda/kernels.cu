@@ -27,7 +27,7 @@ __device__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
-// As an operator of its own would leave it: in T, and without a multiplication fused into the next addition.
+// Rounds as a separate operator would: to T, and without fusing the multiplication into the next addition.
 template <class T>
 __device__ float product(float a, float b) {
   return wide(narrow<T>(__fmul_rn(a, b)));
@@ -37,7 +37,7 @@ __device__ T sum(float a, float b) {
   return narrow<T>(__fadd_rn(a, b));
 }
 
-// What one thread reads and writes at once.
+// The elements that one thread reads and writes at once.
 template <class T>
 struct alignas(kBytesAtOnce) Pack {
   static constexpr int kCount = kBytesAtOnce / sizeof(T);

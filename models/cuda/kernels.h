@@ -7,14 +7,14 @@
 
 namespace fsdp::models::kernels {
 
-// Whether there is a kernel for tensors such as these.
+// True if there is a kernel for tensors such as these.
 bool can_gate(const at::Tensor& a, const at::Tensor& b);
 bool can_rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
-// Only for tensors there is a kernel for. They run on the current stream.
+// Need tensors for which there is a kernel. They run on the current stream.
 at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up);
 std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& grad, const at::Tensor& gate,
-                                                      const at::Tensor& up);  // of gate, of up
+                                                      const at::Tensor& up);  // gradients of gate and up
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back);
 
 }  // namespace fsdp::models::kernels

@@ -1,4 +1,4 @@
-// Launches of the CUDA kernels; nothing of LibTorch, so that nvcc does not have to read it.
+// Launches of the CUDA kernels. Includes nothing of LibTorch, so that nvcc does not have to read it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@ namespace fsdp::models::kernels {
 enum class Type { fp32, fp16, bf16 };
 constexpr int kBytesAtOnce = 16;  // of one row, by one thread: pointers and strides are multiples of it
 
-// Elements between neighbours of each dimension of [batch, head, time, head_dim]; that of the last is 1.
+// Strides, in elements, of [batch, head, time, head_dim]; the stride of head_dim is 1.
 struct Strides {
   int64_t batch, head, time;
 };
@@ -24,7 +24,7 @@ struct Rotation {
   bool back;
 };
 
-// Each returns what the launch returned.
+// Each returns the error code of its launch.
 cudaError_t launch_rotate(Type type, const Rotation& rotation, cudaStream_t stream);
 cudaError_t launch_gated_silu(Type type, const void* gate, const void* up, void* out, int64_t elements,
                               cudaStream_t stream);

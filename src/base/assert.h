@@ -1,4 +1,4 @@
-// A check of our own invariants, on in the debug and sanitizer builds (NDEBUG is always set: see
+// FSDP_ASSERT checks the library's own invariants in debug and sanitizer builds (NDEBUG is always set: see
 // docs/design.md).
 #pragma once
 

@@ -1,4 +1,4 @@
-// Numbers of bytes as people read them.
+// Formats numbers of bytes for people.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ namespace fsdp::detail {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// Now plus `time`; a time too long to count is for ever.
+// Now plus `time`; Clock::time_point::max() if that overflows.
 inline Clock::time_point deadline_after(Milliseconds time) {
   const auto now = Clock::now();
   const auto room = std::chrono::duration_cast<Milliseconds>(Clock::time_point::max() - now);

@@ -1,4 +1,4 @@
-// Environment variables, read as what they should be.
+// Environment variables, parsed to the type they should have.
 #pragma once
 
 #include <optional>
@@ -6,11 +6,11 @@
 
 namespace fsdp::detail {
 
-// The value, or nothing where the variable is unset or empty.
+// The value, or nothing if the variable is unset or empty.
 std::optional<std::string> env_string(const char* name);
 
-// A whole number of at least `lowest`. Throws RendezvousError naming the variable and its value where it is
-// not.
+// The value as a whole number of at least `lowest`. Throws RendezvousError, with the variable and its value,
+// if it is none.
 std::optional<int> env_int(const char* name, int lowest = 0);
 
 // True for 1, true, yes and on, in any case.

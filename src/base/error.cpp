@@ -7,9 +7,12 @@ namespace fsdp {
 namespace {
 
 std::string describe(const CommError::Details& d) {
-  std::string text = "rank " + std::to_string(d.rank) + ": " + d.op;
-  if (!d.label.empty()) text += " '" + d.label + "'";
-  text += " (operation " + std::to_string(d.sequence) + " of its group) failed after " +
+  const std::string op = d.op + (d.label.empty() ? "" : " '" + d.label + "'");
+  std::string text = "rank " + std::to_string(d.rank);
+  if (!d.activity.empty())
+    return text + ", " + d.activity + " (" + op + ", after " + std::to_string(d.elapsed.count()) +
+           " ms): " + d.reason;
+  text += ": " + op + " (operation " + std::to_string(d.sequence) + " of its group) failed after " +
           std::to_string(d.elapsed.count()) + " ms: " + d.reason;
   return text;
 }

@@ -1,4 +1,4 @@
-// The hash by which ranks compare what they hold: FNV-1a, by bytes or by words.
+// FNV-1a over bytes or words: the hash by which ranks compare their data.
 #pragma once
 
 #include <cstddef>

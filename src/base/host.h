@@ -8,7 +8,7 @@ namespace fsdp::detail {
 
 std::string host_name();
 
-// Equal exactly for processes that may share memory through /proc: same boot, same pid namespace, same user.
+// Equal exactly for processes that can share memory through /proc: same boot, same pid namespace, same user.
 std::string host_id();
 
 // Processors this process may run on.

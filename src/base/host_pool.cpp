@@ -21,11 +21,11 @@ constexpr bool kSanitized = false;
 #endif
 
 constexpr size_t kPage = 4096;
-constexpr size_t kSmallest = 64 << 10;  // malloc keeps what is smaller
+constexpr size_t kSmallest = 64 << 10;  // malloc keeps smaller blocks itself
 constexpr size_t kHugePage = 2 << 20;
 constexpr uint64_t kWindow = 1 << 15;
 
-// In steps of an eighth of a power of two: few enough sizes that blocks meet their like.
+// Steps of an eighth of a power of two: few enough sizes that blocks can be reused.
 size_t size_class(size_t bytes) {
   const size_t step = std::max(std::bit_floor(bytes) / 8, kPage);
   return (bytes + step - 1) / step * step;
@@ -36,7 +36,7 @@ void* map_pages(size_t bytes) {
   return data == MAP_FAILED ? nullptr : data;
 }
 
-// Null where the system has no memory.
+// Null if the system has no memory.
 void* map_block(size_t bytes) {
   if (bytes < kHugePage) return map_pages(bytes);
   auto* room = static_cast<char*>(map_pages(bytes + kHugePage));
@@ -110,18 +110,19 @@ class HostPool final : public at::Allocator {
       data = map_block(bytes);
     }
     TORCH_CHECK(data != nullptr, "fsdp: no memory for a tensor of ", bytes, " bytes; ", stats_.in_use,
-                " are in use on this rank");
+                " are in use on this rank. Construct a large model inside fsdp::on_meta(); for steps, see "
+                "docs/troubleshooting.md");
     ++stats_.mapped;
     sizes_[data] = bytes;
     return data;
   }
 
-  // Blocks in use and kept, with `more` bytes to come, are half as much again as `peak` at most.
+  // Keeps blocks in use and kept, with `more` bytes to come, at 1.5 times `peak` at most.
   void keep_at_most(size_t peak, size_t more) {
     while (!kept_.empty() && stats_.in_use + stats_.kept + more > peak + peak / 2) drop_oldest();
   }
 
-  // "Lately" is this window of so many allocations and the one before: several steps of a large model.
+  // A window is this many allocations: several steps of a large model. "Lately" is this one and the last.
   void note_peak() {
     window_peak_ = std::max(window_peak_, stats_.in_use);
     stats_.peak = std::max(stats_.peak, window_peak_);
@@ -131,7 +132,7 @@ class HostPool final : public at::Allocator {
     keep_at_most(stats_.peak, 0);
   }
 
-  // False: it is none of the pool's.
+  // Returns false if the block is not the pool's.
   bool keep(void* data) {
     const std::lock_guard lock(mutex_);
     const auto known = sizes_.find(data);
@@ -156,7 +157,7 @@ class HostPool final : public at::Allocator {
   std::unordered_map<void*, size_t> sizes_;  // of all blocks
   std::multimap<size_t, Kept> kept_;
   uint64_t clock_ = 0, allocations_ = 0;
-  size_t window_peak_ = 0;  // of the window that is not over
+  size_t window_peak_ = 0;  // of the current window
   HostPoolStats stats_;
 };
 

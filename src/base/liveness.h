@@ -1,13 +1,13 @@
-// Whether the peers of this process are alive: what a waiting rank asks.
+// Liveness tells a waiting rank which peers' processes are gone.
 #pragma once
 
 namespace fsdp::detail {
 
-// Knows whether the processes it was made for still run.
+// Knows which of the processes it was made for still run.
 class Liveness {
  public:
   virtual ~Liveness() = default;
-  // Whether process `index` is gone. Of a group: the group rank.
+  // True if process `index` is gone. In a group, `index` is the group rank.
   virtual bool dead(int index) = 0;
 };
 

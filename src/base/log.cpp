@@ -1,7 +1,12 @@
 #include "base/log.h"
 
+#include <fsdp/error.h>
+#include <strings.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <optional>
 #include <string>
 
 #include "base/env.h"
@@ -10,22 +15,44 @@ namespace fsdp::detail {
 
 namespace {
 
-LogLevel threshold() {
-  const std::string wanted = env_string("FSDP_LOG").value_or("info");
-  if (wanted == "error") return LogLevel::error;
-  if (wanted == "warn") return LogLevel::warn;
-  if (wanted == "debug") return LogLevel::debug;
-  return LogLevel::info;
+constexpr std::array<const char*, 4> kLevels{"error", "warn", "info", "debug"};  // as in LogLevel
+
+constexpr int kUnread = -1;
+std::atomic<int> level_in_use{kUnread};
+
+// None if `text` is not a level.
+std::optional<LogLevel> parse_level(const std::string& text) {
+  for (size_t i = 0; i < kLevels.size(); ++i)
+    if (strcasecmp(text.c_str(), kLevels[i]) == 0) return static_cast<LogLevel>(i);
+  return std::nullopt;
 }
+
+std::string wanted_level() { return env_string("FSDP_LOG").value_or("info"); }
 
 }  // namespace
 
+void read_log_level() {
+  const std::string wanted = wanted_level();
+  const auto level = parse_level(wanted);
+  if (!level)
+    throw RendezvousError("FSDP_LOG='" + wanted +
+                          "' is not a log level. Set it to error, warn, info or debug, or unset it (info).");
+  level_in_use = static_cast<int>(*level);
+}
+
+bool logs(LogLevel level) {
+  int limit = level_in_use;
+  if (limit == kUnread)
+    level_in_use = limit = static_cast<int>(parse_level(wanted_level()).value_or(LogLevel::info));
+  return static_cast<int>(level) <= limit;
+}
+
 void log(LogLevel level, std::string_view message) {
-  static const LogLevel limit = threshold();
-  if (level > limit) return;
+  if (!logs(level)) return;
   std::string line = "fsdp: ";
   if (level == LogLevel::error) line += "error: ";
   if (level == LogLevel::warn) line += "warning: ";
+  if (level == LogLevel::debug) line += "debug: ";
   line.append(message).push_back('\n');
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }

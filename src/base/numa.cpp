@@ -63,7 +63,7 @@ MemoryFrom::MemoryFrom(const std::optional<NumaNode>& node) {
   std::vector<unsigned long> wanted(kMostNodes / kBits);
   const auto bit = static_cast<unsigned long>(node->number);
   wanted[bit / kBits] = 1UL << (bit % kBits);
-  // Containers may forbid it: then memory comes from where it comes.
+  // Containers may forbid it: then the memory comes from any node.
   set_ = ::syscall(SYS_set_mempolicy, MPOL_PREFERRED, wanted.data(), kMostNodes) == 0;
 }
 

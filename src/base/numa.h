@@ -1,5 +1,5 @@
-// Memory near a device. Machines with several processors have memory on each, and the way to another's is
-// slow.
+// Memory near a device. Machines with several processors have memory on each, and access to another
+// processor's memory is slow.
 #pragma once
 
 #include <optional>
@@ -10,14 +10,14 @@ namespace fsdp::detail {
 
 struct NumaNode {
   int number = 0;
-  std::vector<int> processors;  // that this process may use
+  std::vector<int> processors;  // those that this process may use
 };
 
-// The node that the PCI device `address` ("0000:3b:00.0") is on. None where the machine has one node, does
-// not say, or keeps this process off all processors of that node.
+// The NUMA node of the PCI device `address` ("0000:3b:00.0"). None if the machine has one node or does not
+// say, or if this process may use none of that node's processors.
 std::optional<NumaNode> numa_node_of(const std::string& address, const std::string& sys = "/sys");
 
-// While it lives, memory that this thread is the first to touch comes from `node`, as long as that has some.
+// While it lives, pages that this thread touches first come from `node`, as long as it has free memory.
 class MemoryFrom {
  public:
   explicit MemoryFrom(const std::optional<NumaNode>& node);

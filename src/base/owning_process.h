@@ -1,4 +1,4 @@
-// Which process an object belongs to: after a fork() the child holds a copy that is not its own.
+// The process that an object belongs to: after a fork(), the child's copy is not its own.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// Notices when the process of a peer ends, however it ends.
+// Notices when the process of a peer ends, for whatever reason.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace fsdp::detail {
 
-// Holds a pidfd per peer, which also tells a reused pid from the process meant.
+// Holds a pidfd per peer, which also tells the peer from a later process with the same pid.
 class ProcessWatch final : public Liveness {
  public:
   explicit ProcessWatch(const std::vector<int64_t>& pids);
@@ -18,7 +18,7 @@ class ProcessWatch final : public Liveness {
  private:
   struct Watched {
     int64_t pid;
-    Fd pidfd;  // invalid where the kernel or a sandbox does not give one: then the pid is asked
+    Fd pidfd;  // invalid if the kernel or a sandbox gives none: then the pid is checked
     bool dead = false;
   };
   std::vector<Watched> peers_;  // in the order of `pids`

@@ -30,7 +30,7 @@ void Promises::add_first(Key key, std::function<void()> work, std::function<bool
   std::unique_lock lock(mutex_);
   const auto same =
       std::find_if(queue_.rbegin(), queue_.rend(), [&](const auto& one) { return one.key == key; });
-  const auto place = same == queue_.rend() ? queue_.begin() : same.base();  // after what is of the same key
+  const auto place = same == queue_.rend() ? queue_.begin() : same.base();  // behind work of the same key
   queue_.insert(place, {.key = key, .work = std::move(work), .ready = std::move(ready)});
   start(lock, key);
 }
@@ -62,10 +62,10 @@ Promises::Promise Promises::take() {
     try {
       return !one.ready || one.ready();
     } catch (...) {
-      return true;  // the work finds the same, and whoever waits is told
+      return true;  // the work meets the same error, and wait() rethrows it
     }
   };
-  std::set<Key> passed;  // what is later of the same key stays later
+  std::set<Key> passed;  // later work of the same key stays later
   auto next = std::find_if(queue_.begin(), queue_.end(),
                            [&](const Promise& one) { return passed.insert(one.key).second && ready(one); });
   if (next == queue_.end())

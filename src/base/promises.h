@@ -1,4 +1,4 @@
-// Work that runs on a thread of its own, and is waited for by whoever needs what it makes.
+// Promises: work on a thread of its own; callers that need a result wait for it.
 #pragma once
 
 #include <condition_variable>
@@ -25,43 +25,43 @@ class Promises {
   Promises(const Promises&) = delete;
   Promises& operator=(const Promises&) = delete;
 
-  // `work` is done after all that was promised for `key` before. What it throws is thrown by the next wait()
-  // for `key`. What it holds is dropped by a later call, on the thread of the caller.
+  // Runs `work` after all earlier work for `key`. The next wait() for `key` rethrows its exception. Objects
+  // that `work` holds are destroyed by a later call, on the caller's thread.
   void add(Key key, std::function<void()> work);
-  // As add(), but done before what was promised for other keys, as soon as it is ready; the last comes first.
-  // When nothing is ready, what was added first is begun all the same, and waits for itself.
+  // As add(), but runs before work for other keys, as soon as `ready` returns true; the one added last runs
+  // first. If nothing is ready, the work added first starts anyway and waits itself.
   void add_first(Key key, std::function<void()> work, std::function<bool()> ready);
-  // Returns when everything promised for `key` is done, which is done next. Throws the first error of that.
+  // Waits until all work for `key` is done; it runs next. Rethrows the first error of that work.
   void wait(Key key);
-  // Throws nothing: errors stay with their keys.
+  // Waits for all work. Throws nothing: errors are kept for wait(key).
   void wait_all();
-  // One more every time.
+  // A counter: each call returns the next number.
   int64_t number() { return next_number_++; }
 
  private:
   struct Promise {
     Key key;
     std::function<void()> work;
-    std::function<bool()> ready;  // none: it is
+    std::function<bool()> ready;  // none: always ready
   };
 
   void start(std::unique_lock<std::mutex>& lock, Key key);
   void work();
   Promise take();
   void hurry(Key key);
-  // Ends the lock.
+  // Releases the lock.
   void drop_kept(std::unique_lock<std::mutex>& lock);
 
   OwningProcess owner_;
-  std::mutex mutex_;  // of all that follows
+  std::mutex mutex_;  // guards all members below
   std::condition_variable added_, kept_one_;
-  std::deque<Promise> queue_;  // the next is the first
-  std::map<Key, int> open_;    // promises of each key that are not kept
-  std::vector<Promise> kept_;  // what they held is not dropped yet
+  std::deque<Promise> queue_;  // front runs next
+  std::map<Key, int> open_;    // work of each key that is not done
+  std::vector<Promise> kept_;  // done, but their objects are not destroyed yet
   std::thread thread_;
   bool ends_ = false;
-  std::map<Key, std::exception_ptr> errors_;  // the first of each key that nobody was told of
-  int64_t next_number_ = 1;                   // of the caller's thread
+  std::map<Key, std::exception_ptr> errors_;  // the first error of each key that no wait() has thrown
+  int64_t next_number_ = 1;                   // used by the caller's thread only
 };
 
 }  // namespace fsdp::detail

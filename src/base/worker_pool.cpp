@@ -29,7 +29,7 @@ WorkerPool::~WorkerPool() {
 }
 
 WorkerPool& WorkerPool::shared() {
-  // Never destroyed: threads may work for those that end late. A forked child makes its own.
+  // Never destroyed: objects that end late may still use it. A forked child makes its own.
   static std::mutex mutex;
   static WorkerPool* pool = nullptr;
   const std::lock_guard lock(mutex);
@@ -80,7 +80,7 @@ void WorkerPool::run(size_t tasks, int threads, const std::function<void(size_t)
   job_ = {.task = &task, .tasks = tasks, .next = 0, .wanted = threads - 1, .working = 0};
   begun_.notify_all();
   take_part(lock);
-  job_.wanted = 0;  // who has not come yet need not
+  job_.wanted = 0;  // threads that have not joined yet need not
   done_.wait(lock, [&] { return job_.working == 0; });
 }
 

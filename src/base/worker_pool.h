@@ -1,5 +1,5 @@
-// Threads for work on host memory. (at::parallel_for runs in one thread where OpenMP is not compiled in, and
-// a second OpenMP beside LibTorch's own would fight it for processors.)
+// Threads for work on host memory. (at::parallel_for uses one thread if LibTorch has no OpenMP, and a second
+// OpenMP beside LibTorch's own would compete with it for processors.)
 #pragma once
 
 #include <condition_variable>
@@ -21,18 +21,18 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Calls task(i) for every i < tasks, on at most `threads` threads, of which this is one, and returns when
-  // all are done. Tasks do not throw. While another thread's tasks run, this thread does its own alone.
+  // Calls task(i) for every i < tasks on at most `threads` threads, this one included; returns when all are
+  // done. Tasks must not throw. While another thread's tasks run, this thread does all its own tasks alone.
   void run(size_t tasks, int threads, const std::function<void(size_t)>& task);
 
-  // Its threads, now and later, run on these processors alone, and are no more than they.
+  // Pins the workers, now and later, to these processors, and limits their number to that of processors.
   void stay_on(const std::vector<int>& processors);
 
-  // Of this process: a forked child has none of its parent's threads.
+  // The pool of this process: a forked child has none of its parent's threads.
   static WorkerPool& shared();
 
  private:
-  // What workers take tasks of, in order.
+  // The tasks of the current run; workers take them in order.
   struct Job {
     const std::function<void(size_t)>* task = nullptr;
     size_t tasks = 0;
@@ -42,12 +42,12 @@ class WorkerPool {
   };
 
   void work();
-  // Does tasks until none is left. The lock is held when it is called and when it returns.
+  // Runs tasks until none is left. The lock is held on entry and on return.
   void take_part(std::unique_lock<std::mutex>& lock);
 
   OwningProcess owner_;
   std::mutex one_run_;
-  std::mutex mutex_;  // of all that follows
+  std::mutex mutex_;  // guards all members below
   std::condition_variable begun_, done_;
   std::vector<std::thread> threads_;
   std::vector<int> processors_;  // none: all

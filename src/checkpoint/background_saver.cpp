@@ -23,7 +23,7 @@ namespace fsdp {
 
 namespace detail {
 
-// A stream of the thread's own, behind what the training had issued when the save began.
+// A stream of the thread's own, behind the work that the training had issued when the save began.
 class BesideTraining {
  public:
   explicit BesideTraining(c10::Device device) {
@@ -33,7 +33,7 @@ class BesideTraining {
     reached_.emplace(device.type());
     reached_->record(guard.getStream(device));
   }
-  // On the thread.
+  // Called on the thread.
   std::unique_ptr<c10::StreamGuard> enter() {
     if (!stream_) return nullptr;
     reached_->block(*stream_);
@@ -45,12 +45,12 @@ class BesideTraining {
   std::optional<c10::Event> reached_;
 };
 
-// Host memory for copies, used again by the next save.
+// Host memory for copies, reused by the next save.
 class Staging {
  public:
   explicit Staging(int64_t most) : most_(most) {}
 
-  // Of `flat`; undefined where there is no room.
+  // A copy of `flat`; undefined if there is no room.
   at::Tensor copy(size_t index, const at::Tensor& flat) {
     if (index >= memory_.size()) memory_.resize(index + 1);
     at::Tensor& place = memory_[index];
@@ -93,7 +93,7 @@ class BackgroundSave {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Returns when nothing is read any more that training may change.
+  // Returns once the save reads no memory that training may change.
   void wait_until_copied() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return live_ == 0 || done_; });
@@ -102,7 +102,7 @@ class BackgroundSave {
     const std::lock_guard lock(mutex_);
     return done_;
   }
-  // Null or the error, once it is done.
+  // Null or the error, once the save is done.
   std::exception_ptr join() {
     if (thread_.joinable()) thread_.join();
     return error_;
@@ -131,7 +131,7 @@ class BackgroundSave {
     } catch (...) {
       failed = std::current_exception();
     }
-    begun_.turn.reset();  // the next save into the folder begins
+    begun_.turn.reset();  // lets the next save into the folder begin
     const std::lock_guard lock(mutex_);
     error_ = failed;
     seconds_ = seconds_since(start);
@@ -168,7 +168,7 @@ class BackgroundSave {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  int64_t live_ = 0;  // tensors that are read where training writes
+  int64_t live_ = 0;  // tensors read from memory that training writes
   bool done_ = false;
   std::exception_ptr error_;
   std::thread thread_;
@@ -236,7 +236,7 @@ void BackgroundSaver::save(const RunState& run) {
                                                           detail::model_of(run.model.engine()),
                                                           state_->options, state_->staging);
   for (detail::Model* model : detail::models_of(run)) {
-    model->announce_change();  // another saver copies first: there is one to wait for
+    model->announce_change();  // another saver copies first: one is enough to wait for
     model->before_change = [save = std::weak_ptr(state_->save), stats = &state_->stats] {
       const auto begun = detail::Clock::now();
       const auto one = save.lock();

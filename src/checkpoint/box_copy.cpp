@@ -17,9 +17,9 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
 }
 
 void each_run(const Box& part, const Box& whole, const std::function<void(const Box&)>& take) {
-  size_t inner = part.extent.size();  // from here on all of `whole` is taken
+  size_t inner = part.extent.size();  // first dimension from which on all of `whole` is taken
   while (inner > 0 && part.extent[inner - 1] == whole.extent[inner - 1]) --inner;
-  const size_t outer = inner > 0 ? inner - 1 : 0;  // before here one by one
+  const size_t outer = inner > 0 ? inner - 1 : 0;  // dimensions before this are taken one by one
   Box run = part;
   for (size_t d = 0; d < outer; ++d) run.extent[d] = 1;
   while (true) {

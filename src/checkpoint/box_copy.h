@@ -1,4 +1,4 @@
-// Rectangles of tensors: what they share, and copies between them.
+// Rectangles of tensors: their intersections, and copies between them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,17 +10,17 @@
 
 namespace fsdp::detail {
 
-// What two boxes share.
+// The part that two boxes share; none: no part.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
-// Calls `take` for the boxes of which `part` consists and which are one run each of the row-major box
-// `whole`.
+// Calls `take` for boxes that make up `part`, each of
+// which is contiguous in the row-major box `whole`.
 void each_run(const Box& part, const Box& whole, const std::function<void(const Box&)>& take);
 
-// How many elements of the row-major box `whole` lie before `start`.
+// Number of elements of the row-major box `whole` before `start`.
 int64_t offset_in(const Box& whole, const std::vector<int64_t>& start);
 
-// The part of `view`, which is the box `of`, that is the box `part`.
+// The part `part` of `view`, where `view` has the elements of the box `of`.
 at::Tensor cut(at::Tensor view, const Box& of, const Box& part);
 
 }  // namespace fsdp::detail

@@ -17,10 +17,10 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr int kMostAgain = 100;  // times that a latest is deleted while it is read
-constexpr int kMostLooks = 20;   // for one that is not being deleted at the moment
+constexpr int kMostAgain = 100;  // limit of latest checkpoints deleted while they are read
+constexpr int kMostLooks = 20;   // limit of reads of a latest that is not being deleted
 
-// All files are there, with the size and header they were saved with. Reading all bytes would take long.
+// True if all files exist, with the size and header they were saved with. Reading all bytes would take long.
 bool looks_whole(FileOps& files, const std::string& checkpoint) {
   return error_of([&] {
            const OpenCheckpoint found = find_checkpoint(files, checkpoint);
@@ -62,14 +62,14 @@ bool CheckpointChoice::latest_is_new() {
   for (int look = 0; identity.empty() && look < kMostLooks; ++look) {
     if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     (void)error_of([&] {
-      const bool one = files_.exists(given_ + "/" + kManifestName);  // there is no other
+      const bool one = files_.exists(given_ + "/" + kManifestName);  // a single checkpoint: there is no other
       identity = one ? "none" : to_hex(hash128(find_checkpoint(files_, given_).manifest_text));
     });
   }
   return !identity.empty() && identity != "none" && tried_.insert(identity).second;
 }
 
-// Below the latest, the newest first.
+// The newest checkpoint below the latest.
 std::string CheckpointChoice::older() const {
   std::string found;
   (void)error_of([&] {

@@ -20,7 +20,7 @@ std::string text_of(const char* kind, const std::string& words, const IoError* i
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// The type of the exception that is being handled.
+// The type of the exception being handled.
 std::string thrown_type() {
   const std::type_info* type = abi::__cxa_current_exception_type();
   return type == nullptr ? "unknown" : c10::demangle(type->name());

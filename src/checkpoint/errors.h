@@ -1,4 +1,4 @@
-// An error of one rank, on its way to the others.
+// Sends an error of one rank to the others.
 #pragma once
 
 #include <exception>
@@ -7,11 +7,11 @@
 
 namespace fsdp::detail {
 
-// What `work` throws, as a text that throw_error() makes an error of the same kind from: IoError,
-// CheckpointError, c10::Error, or Error for all others. "" when it throws nothing.
+// The exception of `work` as text, from which throw_error() makes an error of the same kind: IoError,
+// CheckpointError, c10::Error, or Error for all others. "" if `work` throws nothing.
 std::string error_of(const std::function<void()>& work);
 
-// `rank` is where it comes from; -1: from here.
+// `rank` is the rank that the error comes from; -1: this one.
 [[noreturn]] void throw_error(const std::string& text, int rank);
 
 }  // namespace fsdp::detail

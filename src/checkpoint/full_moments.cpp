@@ -21,7 +21,7 @@ StateEntry steps_entry(double steps) {
   return whole_entry(at::full({}, steps, at::TensorOptions().dtype(at::kDouble)));
 }
 
-// What ranks keep of a parameter.
+// The ranks' state of a parameter.
 struct Kept {
   std::map<std::string, at::ScalarType> moments;  // by key
   double steps = 0;
@@ -35,12 +35,12 @@ Json text_of(const std::vector<Held>& held) {
   return text;
 }
 
-// By "state.<parameter>", of all ranks together: one whose slice of a parameter is empty may have no state.
+// By "state.<parameter>", over all ranks: a rank whose slice of a parameter is empty may have no state.
 std::map<std::string, Kept> kept_by_all(Meeting& meeting, const std::vector<Held>& held) {
   Json all = Json::object();
   for (const std::string& text : meeting.to_0(text_of(held).dump())) {
     const Json theirs = parse_json(text, "moments of a rank");
-    for (const auto& [name, number] : theirs.items())  // owners have made the most steps
+    for (const auto& [name, number] : theirs.items())  // owners have done the most steps
       all[name] = std::max(number.get<double>(), all.value(name, 0.0));
   }
   all = parse_json(meeting.from_0(all.dump()), "moments of all ranks");
@@ -55,7 +55,7 @@ std::map<std::string, Kept> kept_by_all(Meeting& meeting, const std::vector<Held
   return kept;
 }
 
-// An optimizer's state dict with whole tensors. Moments of a region are gathered together.
+// Builds an optimizer's state dict with whole tensors. Moments of a region are gathered together.
 class FullMoments {
  public:
   FullMoments(Model& model, const std::vector<Held>& held, const StateDictOptions& options)

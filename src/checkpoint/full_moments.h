@@ -7,7 +7,7 @@
 
 namespace fsdp::detail {
 
-// As optimizer_state_dict() gives it for StateDictType::full. Collective.
+// The result of optimizer_state_dict() for StateDictType::full. Collective.
 StateDict full_moments(Model& model, torch::optim::Optimizer& optimizer, const StateDictOptions& options,
                        const OptimizerFormat* format);
 

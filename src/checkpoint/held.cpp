@@ -37,7 +37,7 @@ int64_t product(const std::vector<int64_t>& extents) {
   return std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<>());
 }
 
-// Empty where memory has the order of the shape; dimensions of one element have no place of their own.
+// Empty if memory has the order of the shape. Dimensions of extent 1 can be anywhere in the order.
 std::vector<int64_t> memory_order(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   std::vector<int64_t> order(shape.size());
   std::iota(order.begin(), order.end(), 0);

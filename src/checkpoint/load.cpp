@@ -15,6 +15,7 @@
 #include "files/hf_names.h"
 #include "files/open_checkpoint.h"
 #include "files/run_folder.h"
+#include "launch/in_call.h"
 #include "runtime/model.h"
 
 namespace fsdp {
@@ -45,7 +46,7 @@ void require_fit(const LoadReport& report, const Manifest& manifest) {
                         "\nLoadOptions has strict = false, rename and filter for what is meant to differ");
 }
 
-// Everything a load needs, made ready before anything is changed.
+// Everything a load needs, prepared before anything is changed.
 struct Prepared {
   Manifest manifest;
   std::list<MemberLoad> members;
@@ -75,7 +76,7 @@ void add_unexpected(const Prepared& prepared, const std::vector<Member>& members
       report.unexpected.push_back(name);
 }
 
-// Everything that can be refused without reading tensors.
+// Checks everything that can be refused without reading tensors.
 void prepare(Prepared& prepared, RunState& run, const LoadOptions& options, LoadReport& report) {
   const Manifest& manifest = prepared.manifest;
   const std::vector<Member> members = members_of(run);
@@ -100,7 +101,7 @@ void prepare(Prepared& prepared, RunState& run, const LoadOptions& options, Load
                                  "; that of the run has done no step and stays as it is");
 }
 
-// Reads what is loaded into memory of its own. Where there is something to lose, reads and checks the rest.
+// Reads tensors that have memory of their own. If there is something to lose, reads and checks the rest.
 void read_ahead(Prepared& prepared, const LoadOptions& options) {
   TensorReader& reader = *prepared.reader;
   reader.fill(prepared.run.holes);
@@ -113,7 +114,7 @@ void read_ahead(Prepared& prepared, const LoadOptions& options) {
     member.read_ahead(reader, options.verify_first.value_or(something_to_lose));
 }
 
-// Makes everything that may be refused when it is set.
+// Prepares all state that may be refused when it is set.
 void rehearse(Prepared& prepared, const Model& model, const LoadOptions& options, LoadReport& report) {
   check_generators(prepared.run, model);
   const size_t before = report.optimizer.size();
@@ -172,6 +173,7 @@ class Loading {
 
  private:
   LoadReport attempt() {
+    const InMeeting call(model_.world, "load('" + choice_.path() + "')");
     Meeting meeting(model_.world, "loading " + choice_.path(), options_.timeout);
     LoadReport report;
     Prepared prepared;
@@ -185,7 +187,7 @@ class Loading {
     meeting.agree(error_of([&] { rehearse(prepared, model_, options_, report); }));
     if (!options_.strict) drop_unfit(meeting, prepared);
     for (const MemberLoad& member : prepared.members) member.report_casts(report);
-    // Waits for ranks that read shards: all of them are known to come this far.
+    // Waits for ranks that read shards; by now all ranks are known to come this far.
     meeting.agree(error_of([&] {
       for (const auto& [model, words] : before_) announce_writes(*model);
     }));
@@ -246,7 +248,7 @@ class Loading {
   const LoadOptions& options_;
   CheckpointChoice choice_;
   const HalfLoaded before_;
-  bool reading_ = true;         // a CheckpointError means damage: another checkpoint may do
+  bool reading_ = true;         // a CheckpointError means damage: another checkpoint may be whole
   std::set<std::string> half_;  // tensors that an attempt has written to
 };
 

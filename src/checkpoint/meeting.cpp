@@ -23,6 +23,7 @@ std::string Meeting::await(const std::string& key, int from) const {
   info.peers = world_.peers();
   info.store = world_.store();
   info.options.timeout = timeout_;
+  info.activity = world_.state().activity;
   return await_key(info, key, from, doing_);
 }
 

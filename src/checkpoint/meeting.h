@@ -1,4 +1,4 @@
-// Ranks of a world exchange texts through its store: from any thread, beside the groups that training uses.
+// Meeting: ranks of a world exchange texts through its store, from any thread, beside the groups of training.
 #pragma once
 
 #include <fsdp/world.h>
@@ -9,7 +9,7 @@
 
 namespace fsdp::detail {
 
-// One exchange, which all ranks begin in the same order. Throws RendezvousError when a rank does not come in
+// One exchange, which all ranks begin in the same order. Throws RendezvousError if a rank does not come in
 // time, or is known to be dead.
 class Meeting {
  public:
@@ -17,13 +17,13 @@ class Meeting {
   // thread.
   Meeting(const World& world, std::string doing, std::chrono::milliseconds timeout);
 
-  // Rank 0's text, on all ranks.
+  // Returns rank 0's text, on all ranks.
   std::string from_0(const std::string& mine);
-  // All ranks' texts in order, on rank 0; elsewhere nothing.
+  // Returns all ranks' texts in order, on rank 0; elsewhere nothing.
   std::vector<std::string> to_0(const std::string& mine);
-  // Throws, on all ranks, the error of the lowest rank that has one: see error_of(). Ends the meeting then.
+  // Throws, on all ranks, the error of the lowest rank that has one: see error_of(). That ends the meeting.
   void agree(const std::string& my_error);
-  // All ranks have read what rank 0 gave: it may leave, and take the store with it. The last call.
+  // Returns when all ranks have read rank 0's texts: it may leave, and take the store with it. The last call.
   void end() { to_0(""); }
 
   const World& world() const { return world_; }
@@ -36,7 +36,7 @@ class Meeting {
   std::string doing_, prefix_;
   std::chrono::milliseconds timeout_;
   int round_ = 0;
-  std::vector<std::string> given_;  // by rank 0; the next answer of every rank says that it was read
+  std::vector<std::string> given_;  // by rank 0; the next answer of every rank shows that it read them
 };
 
 }  // namespace fsdp::detail

@@ -8,7 +8,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Files of others say nothing of groups, and may have lost the numbers of steps.
+// Files of other programs have no groups, and may have lost the numbers of steps.
 void check_foreign(const Json& run, std::vector<std::string>& errors) {
   if (run.contains("optimizer") && JsonObject(run.at("optimizer"), "the saved optimizer").flag("steps_lost"))
     errors.emplace_back(
@@ -36,8 +36,8 @@ void MemberLoad::prepare(LoadReport& report) {
   if (saved != nullptr) positions_ = positions_of(member_, *saved);
 }
 
-// An optimizer that has done no step starts anew where nothing was saved of it, as after an import. One that
-// has done steps would go on with moments of other weights.
+// An optimizer that has done no step starts afresh if none was saved, as after an import. One that has done
+// steps would continue with moments of other weights.
 void MemberLoad::prepare_optimizer(const Json* saved, std::vector<std::string>& errors) {
   const size_t before = errors.size();
   const bool fresh = member_.optimizer->state().empty();
@@ -56,7 +56,7 @@ void MemberLoad::prepare_optimizer(const Json* saved, std::vector<std::string>& 
     errors.emplace_back(kNoOptimizer);
   if (errors.size() == before && !starts_anew_)
     optimizer_->prepare_moments(manifest_.tensors, SavedBy::all_ranks, errors);
-  // Files of others have no list of optimizers: their tensors tell.
+  // Files of other programs have no list of optimizers: their tensors show it.
   if (manifest_.foreign && errors.size() == before && optimizer_->moments().empty() &&
       optimizer_->steps().empty()) {
     starts_anew_ = fresh;
@@ -88,7 +88,7 @@ void MemberLoad::rehearse(LoadReport& report) {
   const size_t before = report.optimizer.size();
   try {
     optimizer_->make_states(report.optimizer);
-  } catch (const std::out_of_range& error) {  // of a format's at()
+  } catch (const std::out_of_range& error) {  // thrown by a format's at()
     throw CheckpointError("the optimizer in " + report.path + " lacks what its format needs (" +
                           error.what() +
                           "); nothing was loaded. LoadOptions::weights_only loads the model alone");

@@ -1,4 +1,4 @@
-// A model and its optimizer on their way from a checkpoint.
+// Loads a model and its optimizer from a checkpoint.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,11 @@
 
 namespace fsdp::detail {
 
-// Everything is made ready before anything is changed: prepare(), read_ahead(), rehearse(). Each adds to the
-// report what does not fit. After that fill() and attach() change the model and its optimizer.
+// Everything is prepared before anything is changed: prepare(), read_ahead(), rehearse(). Each adds the
+// differences to the report. After that fill() and attach() change the model and its optimizer.
 class MemberLoad {
  public:
-  // `own`: the run's own, whose model a part may have its optimizer over; null: this is the run's own.
+  // `own`: the run's own member, since a part's optimizer may be over its model; null: this is the run's own.
   MemberLoad(const Member& member, const Manifest& manifest, const LoadOptions& options,
              const MemberLoad* own);
   MemberLoad(const MemberLoad&) = delete;
@@ -25,21 +25,21 @@ class MemberLoad {
 
   // Reads no tensor.
   void prepare(LoadReport& report);
-  // False: its optimizer does not fit the checkpoint on this rank. Then all ranks drop it.
+  // False if its optimizer does not fit the checkpoint on this rank. Then all ranks drop it.
   bool fits() const { return fits_; }
   void drop_optimizer();
   // Reads numbers of steps; with `all`, checks every byte that fill() would read.
   void read_ahead(TensorReader& reader, bool all) const;
-  // Throws CheckpointError where a format of the user's finds nothing that it needs.
+  // Throws CheckpointError if the user's optimizer format does not find what it needs.
   void rehearse(LoadReport& report);
   void report_casts(LoadReport& report) const;
   void fill(TensorReader& reader);
   void attach();
 
   const Member& member() const { return member_; }
-  // True: the checkpoint has no optimizer, and this one has done no step.
+  // True if the checkpoint has no optimizer, and this one has done no step.
   bool starts_anew() const { return starts_anew_; }
-  // Names of what is loaded.
+  // Names of the tensors that are loaded.
   const std::set<std::string>& names() const { return names_; }
   // Tensors of the checkpoint that the model has.
   std::set<std::string> seen() const { return selection_ ? selection_->seen : names_; }

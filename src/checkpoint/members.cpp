@@ -13,9 +13,9 @@ namespace {
 
 constexpr const char* kParts = "parts";
 constexpr std::array kTaken{"state", "value", "rank_value", "rng",
-                            "flat",  "model", "transformer"};  // begin names of other tensors
+                            "flat",  "model", "transformer"};  // prefixes of other tensors' names
 
-// LibTorch has no other way to a scheduler's position.
+// LibTorch has no other access to a scheduler's position.
 struct SchedulerAccess : torch::optim::LRScheduler {
   static unsigned& steps(LRScheduler& scheduler) { return scheduler.*(&SchedulerAccess::step_count_); }
 };

@@ -12,7 +12,7 @@ Held held_of(const Model& model, const UnitParam& param, std::string name, const
 
 bool saves_param(const Model& model, size_t index) {
   const UnitParam& param = *model.params[index];
-  // Whole on every rank: they take turns. A tensor without elements is one of nobody's shards.
+  // Whole on every rank: ranks take turns. A tensor without elements is in no rank's shard.
   if (param.unit->ranks() == 1 || param.place.numel == 0)
     return static_cast<int>(index % static_cast<size_t>(model.world.size())) == model.world.rank();
   const bool first_row = !model.mesh.column || model.mesh.column->rank() == 0;

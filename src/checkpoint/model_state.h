@@ -1,4 +1,4 @@
-// The tensors of a model as checkpoints see them.
+// The tensors of a model, for checkpoints.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace fsdp::detail {
 
-// What this rank holds of a tensor, and whether it is the one that saves it: of replicas one does.
+// This rank's part of a tensor, and whether this rank saves it: of replicas one rank does.
 struct Holding {
   Held held;
   bool saves = true;
@@ -18,7 +18,7 @@ struct Holding {
 
 // This rank's part of a sharded parameter, whose slice or state is `flat` [size of the slice].
 Held held_of(const Model& model, const UnitParam& param, std::string name, const at::Tensor& flat);
-// Whether this rank saves its part of params[index].
+// True if this rank saves its part of params[index].
 bool saves_param(const Model& model, size_t index);
 
 // Parameters that are sharded or replicated.
@@ -31,7 +31,7 @@ NamedTensors own_tensors(const Model& model);
 // Another name of a tied parameter -> the name it is saved under.
 std::map<std::string, std::string> aliases_of(const Model& model);
 
-// Other ranks may read a shard where it lies until they hear of a write. So all ranks announce theirs, in one
+// Other ranks may read a shard in place until they know of a write. So all ranks announce theirs, in one
 // order, before they write shards one after the other.
 void announce_writes(const Model& model);
 

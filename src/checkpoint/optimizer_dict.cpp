@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::minutes kPatience{10};
 
-// Begins the name of a moment that is this rank's run of elements.
+// Prefix of the name of a moment that has this rank's elements only.
 constexpr std::string_view kFlat = "flat.";
 
 StateEntry local_entry(const Held& held, const StateDictOptions& options) {
@@ -28,7 +28,7 @@ StateEntry local_entry(const Held& held, const StateDictOptions& options) {
   return entry;
 }
 
-// An entry of a state dict that is loaded.
+// An entry of the state dict being loaded.
 struct Given {
   const StateEntry* entry = nullptr;
   bool flat = false;
@@ -58,7 +58,7 @@ SavedTensor described(const std::string& name, const StateEntry& entry) {
   return tensor;
 }
 
-// A load of a state dict, of which every rank has its own.
+// A load of a state dict; every rank has its own.
 class DictLoad {
  public:
   DictLoad(Model& model, torch::optim::Optimizer& optimizer, const StateDict& state,
@@ -67,7 +67,7 @@ class DictLoad {
         names_(names_in(model, given_)),
         load_(model, optimizer, format, [this](const std::string& name) { return saved_name(name); }) {}
 
-  // Throws CheckpointError with all that does not fit.
+  // Throws CheckpointError with all entries that do not fit.
   void prepare() {
     look_for_names();
     std::map<std::string, SavedTensor> saved;
@@ -93,7 +93,7 @@ class DictLoad {
   }
 
  private:
-  // The one of a tied parameter's names that `given` has.
+  // For each tied parameter, the name that `given` has.
   static std::map<std::string, std::string> names_in(const Model& model,
                                                      const std::map<std::string, Given>& given) {
     std::map<std::string, std::string> names;
@@ -145,7 +145,7 @@ StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
   const detail::Quiet quiet;
   if (options.type == StateDictType::full) return detail::full_moments(own, optimizer, options, format);
   StateDict state("moment");
-  std::set<std::string> whole;  // each rank has all of them: there is nothing flat about them
+  std::set<std::string> whole;  // each rank has all of them, so none is flat
   for (const auto& [name, tensor] : detail::own_tensors(own))
     whole.insert(detail::without_key(detail::moment_name(name, detail::kSteps)));
   for (const detail::Held& one : detail::OptimizerState(own, optimizer, format).held_here())
@@ -166,7 +166,7 @@ void load_optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
   std::optional<detail::DictLoad> load;
   meeting.agree(detail::error_of([&] { load.emplace(own, optimizer, state, format).prepare(); }));
   meeting.end();
-  own.announce_change();  // a save in the background may still read the moments
+  own.announce_change();  // a background save may still read the moments
   load->finish();
 }
 

@@ -36,7 +36,7 @@ NameSet without(const NameSet& names, const NameSet& others) {
   return rest;
 }
 
-// Why no saved group has the parameters of group `index`, all of which were saved.
+// The reason why no saved group has the parameters of group `index`, all of which were saved.
 std::string difference(size_t index, const NameSet& names, const std::vector<GroupNames>& saved) {
   const auto with = [&](const GroupNames& group) { return group.loaded.contains(*names.begin()); };
   const auto found = std::find_if(saved.begin(), saved.end(), with);

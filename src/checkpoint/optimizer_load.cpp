@@ -119,7 +119,7 @@ void OptimizerLoad::add_part(NextState& next, SavedPart part, const std::map<std
   for (auto found = saved.lower_bound(prefix); found != saved.end() && found->first.starts_with(prefix);
        ++found) {
     const std::string key = found->first.substr(prefix.size());
-    if (key.find('.') != std::string::npos) continue;  // of a parameter whose name begins like this one
+    if (key.find('.') != std::string::npos) continue;  // of another parameter whose name begins like this
     if (key != kSteps) {
       part.keys.insert(key);
       add_moment(next, part, key, found->second, errors);
@@ -133,7 +133,7 @@ void OptimizerLoad::add_part(NextState& next, SavedPart part, const std::map<std
   next.parts.push_back(std::move(part));
 }
 
-// The dtype in which this optimizer would have made the moment.
+// The dtype in which this optimizer would make the moment.
 at::ScalarType OptimizerLoad::dtype_here(const NextState& next, const SavedPart& part, const std::string& key,
                                          const SavedTensor& saved) const {
   const at::Tensor& param = next.of->tensor;
@@ -188,7 +188,7 @@ void OptimizerLoad::add_moment(NextState& next, const SavedPart& part, const std
 }
 
 void OptimizerLoad::make_states(std::vector<std::string>& errors) {
-  for (size_t i = 0; i < options_.size(); ++i)  // on a copy: what cannot be set is refused here
+  for (size_t i = 0; i < options_.size(); ++i)  // on a copy: values that cannot be set are refused here
     if (options_[i])
       state_.format().set_options(*optimizer_.param_groups()[i].options().clone(), *options_[i]);
   for (NextState& next : next_) {
@@ -212,7 +212,7 @@ void OptimizerLoad::check_part(const NextState& next, const SavedPart& part,
     errors.push_back("'" + moment_name(part.name, kSteps) + "' is " + std::to_string(steps) +
                      ", which is no number of steps");
   if (part.keys.empty() && steps == 0) return;                         // it has no state
-  const bool counts_none = format_is_ours_ && state_.type() == "SGD";  // PyTorch's has no steps
+  const bool counts_none = format_is_ours_ && state_.type() == "SGD";  // PyTorch's counts no steps
   if (!part.has_steps && !counts_none) errors.push_back(missing(moment_name(part.name, kSteps)));
   std::vector<std::string> needed;
   if (format_is_ours_)

@@ -1,4 +1,4 @@
-// The state of an optimizer on its way from a checkpoint or a state dict.
+// Loads the state of an optimizer from a checkpoint or a state dict.
 #pragma once
 
 #include <functional>
@@ -17,15 +17,15 @@ namespace fsdp::detail {
 inline constexpr const char* kNoOptimizer =
     "the checkpoint has no optimizer (LoadOptions::weights_only loads the model alone)";
 
-// Whose moments are to be loaded: errors of a checkpoint are the same on all ranks, those of a state dict are
-// each rank's own.
+// The ranks that saved the moments: errors of a checkpoint are the same on all ranks, those of a state dict
+// are each rank's own.
 enum class SavedBy : uint8_t { all_ranks, this_rank };
 
 // Note [Loading an optimizer]
-// A load makes everything ready before it changes anything: prepare_groups(), prepare_moments(), the numbers
-// of steps are read, make_states(). Each adds to its `errors` what does not fit. Then moments() are read, and
-// attach() gives all of it to the optimizer. Moments of the dtype that they have now are read where they
-// are: whoever fills them announces that first.
+// A load prepares everything before it changes anything: prepare_groups(), prepare_moments(), reading the
+// numbers of steps, make_states(). Each adds the differences to its `errors`. Then moments() are read, and
+// attach() gives all of it to the optimizer. Moments that keep their dtype are read in place: the caller that
+// fills them announces that first.
 class OptimizerLoad {
  public:
   // The name under which a parameter of the model was saved; "": it is not loaded, and keeps its state.
@@ -37,10 +37,10 @@ class OptimizerLoad {
 
   const OptimizerState& state() const { return state_; }
 
-  // Options of groups, as a checkpoint has them in `run`; without this call they stay. `loaded`: saved names
+  // Prepares options of groups from a checkpoint's `run`; without this call they stay. `loaded`: saved names
   // of all parameters of the model that are loaded.
   void prepare_groups(const Json& run, const std::set<std::string>& loaded, std::vector<std::string>& errors);
-  // What was saved, by name: dtype and shape count. An empty dtype is unknown.
+  // `saved`: the saved moments by name; dtype and shape count. An empty dtype is unknown.
   void prepare_moments(const std::map<std::string, SavedTensor>& saved, SavedBy by,
                        std::vector<std::string>& errors);
   // Numbers of steps, to be read before make_states().
@@ -48,15 +48,15 @@ class OptimizerLoad {
   void make_states(std::vector<std::string>& errors);
 
   const std::vector<Held>& moments() const { return moments_; }
-  // Sentences: moments that have another dtype here than where they were saved.
+  // Messages: moments that have another dtype here than in the checkpoint.
   const std::vector<std::string>& casts() const { return casts_; }
   void attach();
 
  private:
-  // What was saved of a part.
+  // The saved moments of a part.
   struct SavedPart {
     const OptimizedPart* part = nullptr;
-    std::string name;  // where it was saved
+    std::string name;  // the name under which it was saved
     std::set<std::string> keys;
     at::Tensor steps;  // [], fp64
     bool has_steps = false;
@@ -79,7 +79,7 @@ class OptimizerLoad {
   at::Tensor room_for(const NextState& next, const std::string& key, at::ScalarType dtype) const;
   OptimizerFormat::Numbers options_of(size_t group) const;
 
-  // Whether a part must be there: what other ranks were given is theirs to check.
+  // True if a part must be there: parts of other ranks are for them to check.
   bool counts(const OptimizedPart& part) const;
   void check_part(const NextState& next, const SavedPart& part, std::vector<std::string>& errors) const;
   void check_same_steps(const NextState& next, std::vector<std::string>& errors) const;
@@ -87,10 +87,10 @@ class OptimizerLoad {
 
   OptimizerState state_;
   torch::optim::Optimizer& optimizer_;
-  const bool format_is_ours_;  // the optimizer is one we know
+  const bool format_is_ours_;  // the optimizer is one of the built-in ones
   SavedName saved_name_;
   SavedBy saved_by_ = SavedBy::all_ranks;
-  std::vector<std::optional<OptimizerFormat::Numbers>> options_;  // by group; none: it keeps its own
+  std::vector<std::optional<OptimizerFormat::Numbers>> options_;  // by group; none: the group keeps its own
   std::vector<NextState> next_;
   std::vector<Held> steps_, moments_;
   std::vector<std::string> casts_;

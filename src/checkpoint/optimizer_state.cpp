@@ -22,7 +22,7 @@ const OptimizerFormat& required_format(const torch::optim::Optimizer& optimizer,
   return *format;
 }
 
-// The parts of the model that each tensor an optimizer may take is.
+// Maps each tensor that an optimizer may take to the parts of the model it consists of.
 class KnownTensors {
  public:
   KnownTensors(const Model& model, const std::string& prefix) {

@@ -200,7 +200,7 @@ class RunReader {
       of_rank(rank, made_.all_values[static_cast<size_t>(rank)]);
   }
 
-  // Copies try what load_state_dict() refuses.
+  // Tries on copies whether load_state_dict() would refuse.
   void read_positions() {
     if (run_.scaler != nullptr && object_.has("scaler")) {
       const JsonObject scaler = object_.object("scaler");

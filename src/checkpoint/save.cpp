@@ -13,6 +13,7 @@
 #include "checkpoint/run_state.h"
 #include "checkpoint/tensor_files.h"
 #include "files/run_folder.h"
+#include "launch/in_call.h"
 #include "launch/world_state.h"
 #include "runtime/buffers.h"
 #include "runtime/model.h"
@@ -35,7 +36,7 @@ void require_shared(const FileOps& files, const std::string& folder) {
       "share: on a network file system, or ranks of one host");
 }
 
-// What this rank saves, written. What the manifest says of it.
+// Writes this rank's part of the save. Returns its part of the manifest.
 Manifest write_part(FileOps& files, const std::string& begun, int rank, const Snapshot& snapshot,
                     Manifest part, const Written& written) {
   part.aliases = snapshot.aliases;
@@ -67,7 +68,7 @@ std::string param_of_moment(const std::string& name) {
   return name.starts_with(prefix) ? name.substr(prefix.size(), name.rfind('.') - prefix.size()) : "";
 }
 
-// Moments of a parameter that is left out are left out, too.
+// Leaves out filtered parameters and their moments.
 void apply_filter(Snapshot& snapshot, const std::function<bool(const std::string&)>& wanted) {
   const auto leave_out = [&](std::vector<Held>& tensors, auto name_of) {
     std::erase_if(tensors, [&](const Held& held) {
@@ -151,7 +152,7 @@ std::string write_save(FileOps& files, const std::string& path, Meeting& meeting
       if (first) name = folder.commit(begun, snapshot.step, joined(parts, empty).to_text());
     }));
   } catch (...) {
-    // What was begun is of no use. If it cannot be deleted now, the next save does it.
+    // The unfinished folder is of no use. If it cannot be deleted now, the next save does it.
     if (first) (void)error_of([&] { remove_tree(files, begun); });
     throw;
   }
@@ -165,6 +166,7 @@ std::string save_run(FileOps& files, const std::string& path, const RunState& ru
                      const SaveOptions& options) {
   Model& model = model_of(run.model.engine());
   before_save(run, options);
+  const InMeeting call(model.world, "save('" + path + "')");
   Meeting meeting(model.world, "saving " + path, options.timeout);
   const BegunSave save = begin_save(files, path, run, options, false);
   return write_save(files, path, meeting, save, options);

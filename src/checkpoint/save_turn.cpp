@@ -12,8 +12,8 @@ namespace fsdp::detail {
 
 namespace {
 
-// Two runs in one folder would delete each other's checkpoints. Somebody may have deleted the locked file, or
-// all of the folder, since the save before.
+// Two runs in one folder would delete each other's checkpoints. The locked file, or the whole folder, may
+// have been deleted since the previous save.
 void lock_folder(SavingFolder& saving, RunFolder& folder, const std::string& path) {
   if (saving.lock && folder.lock_identity() == saving.lock_identity) return;
   auto lock = folder.lock();

@@ -1,4 +1,4 @@
-// What of a model a checkpoint has, and what does not fit.
+// Selects the tensors of a model that a checkpoint has, and finds those that do not fit.
 #pragma once
 
 #include <fsdp/checkpoint.h>
@@ -14,7 +14,7 @@
 
 namespace fsdp::detail {
 
-// The checkpoint's name of a tensor of the model.
+// Maps the name of a model's tensor to its name in the checkpoint.
 class Names {
  public:
   Names(const Manifest& manifest, const std::string& prefix, const Model& model, const LoadOptions& options);
@@ -31,7 +31,7 @@ class Names {
   std::map<std::string, std::vector<std::string>> tied_;
 };
 
-// Adds what does not fit to the report.
+// Adds tensors that do not fit to the report.
 class Selection {
  public:
   // `prefix` begins the names of the model's tensors: Note [Parts of a run].
@@ -39,12 +39,12 @@ class Selection {
             const LoadOptions& options, LoadReport& report);
 
   std::vector<Held> params;
-  std::vector<std::pair<Held, at::Tensor>> own;  // each rank's own tensors, and where they belong
+  std::vector<std::pair<Held, at::Tensor>> own;  // each rank's own tensors, and their targets
   std::set<std::string> seen;  // tensors of the checkpoint that the model has, whether they fit or not
-  // What the checkpoint calls a parameter that is loaded; "" for others.
+  // The name in the checkpoint of a parameter that is loaded; "" for others.
   std::string saved_name(const std::string& name) const;
   std::set<std::string> saved_names() const;
-  // Names in the model of what is loaded.
+  // Names in the model of the tensors that are loaded.
   std::set<std::string> names() const;
 
  private:

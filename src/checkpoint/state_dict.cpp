@@ -34,7 +34,7 @@ void visit_params(Model& model, const StateDictOptions& options, const Visit& vi
   }
 }
 
-// Units may share a name.
+// The numbers are needed because units may share a name.
 std::string local_name(const Model& model, size_t unit, size_t region) {
   return "flat." + std::to_string(unit) + "." + std::to_string(region) + "." + model.units[unit]->name();
 }
@@ -88,7 +88,7 @@ StateDict state_dict(const ShardedModel& model, const StateDictOptions& options)
 
 namespace {
 
-// What of the model belongs to which name of a state dict.
+// The model's tensors by their names in a state dict.
 struct Targets {
   std::vector<detail::Held> held;                           // parameters, or flat shards
   std::vector<std::pair<std::string, at::Tensor>> buffers;  // each rank's own

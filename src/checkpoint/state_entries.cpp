@@ -12,7 +12,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// An entry in the form that `held` has: complex128 as pairs.
+// Converts an entry to the form of `held`: complex128 as pairs.
 StateEntry in_form_of(const Held& held, StateEntry entry) {
   if (!held.real_pairs) return entry;
   entry.shape.push_back(2);
@@ -32,7 +32,7 @@ std::string words(at::IntArrayRef numbers) {
   return text.str();
 }
 
-// Why `box` is none of a tensor with this dtype and shape; "": it is one. `shape` null: any run of elements.
+// The error if `box` is none of a tensor with this dtype and shape; "": none. `shape` null: any elements.
 std::string flaw(const TensorBox& box, at::ScalarType dtype, const std::vector<int64_t>* shape) {
   const at::Tensor& tensor = box.tensor;
   if (!tensor.defined()) return "has a box without a tensor";

@@ -14,7 +14,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Memory on the way between a device and a file.
+// Memory for data between a device and a file.
 constexpr int64_t kStagingBytes = int64_t{16} << 20;
 
 struct Piece {
@@ -33,7 +33,7 @@ std::string file_name(int rank, const std::string& part, size_t index, size_t co
          digits(count) + ".safetensors";
 }
 
-// What PyTorch's reader needs to know of boxes.
+// The metadata about boxes that PyTorch's reader needs.
 std::map<std::string, std::string> metadata_of(const std::vector<Piece>& pieces, const Manifest& manifest) {
   Json boxes = Json::object();
   for (const Piece& piece : pieces) boxes[piece.held->name] = {{"saved_offsets", piece.box.box.start}};
@@ -44,7 +44,7 @@ std::map<std::string, std::string> metadata_of(const std::vector<Piece>& pieces,
           {"fsdp_step", std::to_string(manifest.step)}};
 }
 
-// Of a contiguous tensor. A view of one element may have any stride, which view() does not take.
+// The bytes of a contiguous tensor. A view of one element may have any stride, which view() does not accept.
 at::Tensor flat_bytes(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
 }
@@ -80,7 +80,7 @@ void write_file(FileOps& files, const std::string& folder, const std::string& na
     saved.boxes.push_back({.file = index, .offset = at, .box = piece.box.box});
     at += piece.bytes();
   }
-  // Data begin on a page, and so do their blocks.
+  // Data begins on a page, and so do its blocks.
   BlockWriter writer(files, folder, name,
                      make_safetensors_header(entries, metadata_of(pieces, manifest), 4096), at);
   for (const Piece& piece : pieces) {
@@ -90,13 +90,13 @@ void write_file(FileOps& files, const std::string& folder, const std::string& na
   manifest.files.push_back(writer.finish());
 }
 
-// Some bytes of a file, and where they belong.
+// Bytes of a file, and their target.
 struct ReadRun {
   int32_t file = 0;
   int64_t begin = 0;
   int64_t end = 0;
   at::ScalarType saved = at::kFloat;
-  at::Tensor into;  // with the shape the elements have in the file
+  at::Tensor into;  // with the shape that the elements have in the file
 };
 
 std::vector<ReadRun> plan_reads(const std::vector<Held>& tensors, const Manifest& manifest) {
@@ -130,7 +130,7 @@ at::Tensor bytes_of(std::span<const std::byte> bytes) {
                        at::TensorOptions().dtype(at::kByte));
 }
 
-// A block at a time where elements follow each other as in the file, else all of it.
+// Reads a block at a time if the elements are contiguous in the file, else all at once.
 void read_run(BlockReader& file, const ReadRun& run) {
   const bool same = run.saved == run.into.scalar_type() && run.into.is_contiguous();
   if (same && run.into.is_cpu())
@@ -151,11 +151,11 @@ void read_run(BlockReader& file, const ReadRun& run) {
 void write_tensors(FileOps& files, const std::string& folder, int rank, const std::string& part,
                    const std::vector<Held>& tensors, Manifest& manifest, const Written& written) {
   std::vector<std::vector<Piece>> by_file;
-  std::map<const Held*, size_t> left;  // boxes to be written
+  std::map<const Held*, size_t> left;  // boxes still to be written
   for (const Held& held : tensors) {
     std::vector<HeldBox> boxes = boxes_of(held);
     left[&held] = boxes.size();
-    // The largest first: that makes one large file and small ones.
+    // The largest first, which gives one large file and small ones.
     std::stable_sort(boxes.begin(), boxes.end(),
                      [](const HeldBox& a, const HeldBox& b) { return a.view.numel() > b.view.numel(); });
     if (boxes.size() > by_file.size()) by_file.resize(boxes.size());
@@ -166,7 +166,7 @@ void write_tensors(FileOps& files, const std::string& folder, int rank, const st
     if (--left[&held] == 0 && written) written(held);
   };
   for (size_t i = 0; i < by_file.size(); ++i) {
-    // By size of an element, so that all are aligned.
+    // By element size, so that all are aligned.
     std::stable_sort(by_file[i].begin(), by_file[i].end(), [](const Piece& a, const Piece& b) {
       return a.held->flat.element_size() > b.held->flat.element_size();
     });

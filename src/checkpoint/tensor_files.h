@@ -1,4 +1,4 @@
-// Tensors to and from the files of a checkpoint.
+// Writes tensors to the files of a checkpoint, and reads them.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@
 namespace fsdp::detail {
 
 // Note [Files of a rank]
-// A rank writes what it holds and sends nothing to others. Its part of a tensor is one run of elements, which
-// is a few boxes (Note [Boxes]). PyTorch's reader takes one box per tensor and file, so the first box of
-// every tensor goes into the rank's first file, the second into its second, and so on: mostly one large file,
-// and small ones for tensors that end inside a row. `part` is "model" or "state".
+// A rank writes its own elements and sends nothing to others. Its part of a tensor is one contiguous range,
+// which is a few boxes (Note [Boxes]). PyTorch's reader takes one box per tensor and file, so the first box
+// of every tensor goes into the rank's first file, the second into its second, and so on: mostly one large
+// file, and small ones for tensors that end inside a row. `part` is "model" or "state".
 //
-// Adds to `manifest` what was written. `written` hears of every tensor when all of it has been read.
+// Adds the written tensors to `manifest`. `written` is called for every tensor once all of it has been read.
 using Written = std::function<void(const Held&)>;
 void write_tensors(FileOps& files, const std::string& folder, int rank, const std::string& part,
                    const std::vector<Held>& tensors, Manifest& manifest, const Written& written = {});
 
-// Reads what ranks hold from the boxes that others have saved.
+// Reads a rank's elements from the boxes that other ranks have saved.
 class TensorReader {
  public:
   // `manifest` must outlive it.
@@ -32,8 +32,8 @@ class TensorReader {
 
   // Reads and checks every block that fill() would use.
   void verify(const std::vector<Held>& tensors);
-  // The elements of `flat` become what was saved, cast where the dtypes differ. Their names and shapes are
-  // the manifest's. Throws CheckpointError for a damaged block, of which elements may have bytes then.
+  // Sets the elements of `flat` to the saved ones, cast if the dtypes differ. Names and shapes must be the
+  // manifest's. Throws CheckpointError for a damaged block; elements may then have bytes of it.
   void fill(const std::vector<Held>& tensors);
 
  private:

@@ -17,12 +17,24 @@ namespace {
                         "; what served it has ended (" + text.substr(0, text.find('\n')) + ")");
 }
 
-// Whether the process of `rank` is gone; only known for ranks of this host.
+// True if the process of `rank` is gone; only known for ranks of this host.
 bool is_gone(const GroupInfo& info, int rank) {
   const Peer& peer = info.peers[static_cast<size_t>(rank)];
   const Peer& self = info.peers[static_cast<size_t>(info.rank)];
   if (peer.host_id != self.host_id || peer.pid == self.pid) return false;
   return ProcessWatch({peer.pid}).dead(0);
+}
+
+int group_rank(const GroupInfo& info, int world_rank) {
+  const auto found = std::find_if(info.peers.begin(), info.peers.end(),
+                                  [&](const Peer& peer) { return peer.rank == world_rank; });
+  return found == info.peers.end() ? info.rank : static_cast<int>(found - info.peers.begin());
+}
+
+// See Note [Activities].
+std::string doing_meanwhile(const GroupInfo& info, int rank) {
+  const std::string text = info.activity->of_peer(world_rank(info, rank));
+  return text.empty() ? "" : "; it " + text;
 }
 
 }  // namespace
@@ -38,12 +50,16 @@ std::string await_key(const GroupInfo& info, const std::string& key, int from, c
   Milliseconds pause{1};
   try {
     while (!info.store->check({key})) {
-      // Looked at after the check: a rank may write its key and end.
+      if (const auto fault = info.activity->new_fault())
+        throw RendezvousError("while " + doing + ", a group of the ranks failed: " +
+                              name_of(info, group_rank(info, fault->culprit)) + ": " + fault->reason);
+      // Checked after the key: a rank may write its key and end.
       if (is_gone(info, from) && !info.store->check({key}))
         throw RendezvousError(name_of(info, from) + " died while " + doing);
       if (Clock::now() >= deadline)
         throw RendezvousError(name_of(info, from) + " did not come within " +
-                              std::to_string(info.options.timeout.count()) + " ms while " + doing);
+                              std::to_string(info.options.timeout.count()) + " ms while " + doing +
+                              doing_meanwhile(info, from));
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, Milliseconds{20});
     }

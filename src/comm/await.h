@@ -1,4 +1,4 @@
-// Waiting for what another rank writes into the store, with an eye on that rank.
+// Waits for a key that another rank writes into the store, and watches that rank meanwhile.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace fsdp::detail {
 
-// The value of `key`, once group rank `from` has written it. Throws RendezvousError naming that rank when it
-// dies, does not come within the group's timeout, or the store is gone. `doing` is what they meet for.
+// The value of `key`, once group rank `from` has written it. Throws RendezvousError naming that rank if it
+// dies or does not write within the group's timeout, or if the store is gone. `doing`: purpose, for errors.
 std::string await_key(const GroupInfo& info, const std::string& key, int from,
                       const std::string& doing = "making a group");
 
 void publish_key(const GroupInfo& info, const std::string& key, const std::string& value);
 
-// "rank 3 (host h, pid 17)": the rank as people know it.
+// "rank 3 (host h, pid 17)": the rank as users know it.
 std::string name_of(const GroupInfo& info, int group_rank);
 
 }  // namespace fsdp::detail

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "comm/await.h"
 #include "comm/timed_work.h"
 
@@ -45,13 +46,18 @@ void CommState::check_process(const char* op, std::string_view label) const {
 
 }  // namespace detail
 
+std::chrono::milliseconds default_timeout() {
+  const int seconds = detail::env_int("FSDP_TIMEOUT", 1).value_or(300);
+  return std::chrono::seconds(seconds);
+}
+
 namespace {
 
 void check_timeout(std::chrono::milliseconds timeout) {
   TORCH_CHECK(timeout.count() > 0, "fsdp: a timeout of ", timeout.count(), " ms; it must be positive");
 }
 
-// Every message starts alike, so that a user can find the call.
+// Every message starts alike, so that users can find the call.
 void check_tensor(const CommState& state, const at::Tensor& tensor, const char* op, std::string_view label,
                   const char* what) {
   TORCH_CHECK(tensor.defined(), "fsdp: ", op, " '", label, "': ", what, " is an undefined tensor");
@@ -73,7 +79,7 @@ void check_reduce(at::ScalarType type, ReduceOp op, double scale, const char* na
               "': integers can only be summed, without a scale");
 }
 
-// The shard's part of the sizes: [n] against [W * n].
+// Checks the sizes of whole [W * n] and part [n].
 void check_parts(const CommState& state, const at::Tensor& whole, const at::Tensor& part, const char* op,
                  std::string_view label) {
   TORCH_CHECK(whole.numel() == part.numel() * state.info.size, "fsdp: ", op, " '", label,
@@ -81,7 +87,7 @@ void check_parts(const CommState& state, const at::Tensor& whole, const at::Tens
               state.info.size, " ranks it must be ", part.numel() * state.info.size);
 }
 
-// Ends the group, and says how the ranks differ if that is found soon.
+// Ends the group, and throws the difference between the ranks if it is found soon.
 [[noreturn]] void throw_order_differs(CommState& state) {
   constexpr const char* kReason = "ranks were asked for different operations";
   state.backend->abort(detail::AbortCause::order, kReason);
@@ -101,7 +107,7 @@ Work start(const std::shared_ptr<CommState>& state, const char* op, std::string_
            Start issue, bool collective = true) {
   state->check_process(op, label);
   const auto begin = Clock::now();
-  if (collective && state->keeps_order()) state->order.add(op, label, bytes);
+  if (collective && state->keeps_order()) state->order.add(op, label, bytes, state->info.activity->get());
   detail::WorkPtr work = state->explained([&] { return issue(OpInfo{op, std::string(label)}); });
   state->stats.add(op, 1, static_cast<int64_t>(bytes), detail::seconds_since(begin));
   return Work(std::make_shared<detail::TimedWork>(state, std::move(work), op));
@@ -115,7 +121,7 @@ Comm Comm::create(const World& world, const CommOptions& options) {
   check_timeout(options.timeout);
   auto state = std::make_shared<CommState>();
   const int number = world.state().groups.fetch_add(1);
-  world.state().cause->clear();  // a new group: what ended earlier ones is over
+  world.state().cause->clear();  // a new group: faults of earlier ones do not count
   state->info = {.rank = world.rank(),
                  .size = world.size(),
                  .peers = world.peers(),
@@ -124,7 +130,8 @@ Comm Comm::create(const World& world, const CommOptions& options) {
                  .store = c10::make_intrusive<::c10d::PrefixStore>("fsdp/group/" + std::to_string(number),
                                                                    world.store()),
                  .options = options,
-                 .cause = world.state().cause};
+                 .cause = world.state().cause,
+                 .activity = world.state().activity};
   state->backend = detail::make_backend(state->info);
   return Comm(std::move(state));
 }
@@ -215,7 +222,7 @@ void Comm::barrier(std::string_view label) {
   }).wait(state_->info.options.timeout);
 }
 
-// See Note [Order of operations]. The question is no operation that could differ: it is not in the log.
+// See Note [Order of operations]. The comparison itself cannot differ between ranks, so it is not in the log.
 void Comm::check_order(bool now) {
   state_->check_process("check_order", "");
   if (!state_->keeps_order()) return;
@@ -234,7 +241,7 @@ void Comm::share_order() const {
   if (state_->owner.is_this() && state_->keeps_order()) state_->order.share(state_->info);
 }
 
-// Colours travel through the store: it works alike for every backend, and splitting is rare.
+// Colours are exchanged through the store: that works alike for every backend, and splitting is rare.
 Comm Comm::split(int colour, std::string_view name) {
   state_->check_process("split", name);
   TORCH_CHECK(colour >= 0, "fsdp: split '", name, "': colour ", colour, " is negative");

@@ -22,24 +22,35 @@ uint64_t mix(uint64_t digest, uint64_t value) {
   return digest * 0xff51afd7ed558ccdULL;
 }
 
-// Lines of "number operation" by number.
-std::map<uint64_t, std::string> parse_entries(const std::string& text) {
-  std::map<uint64_t, std::string> entries;
+struct ReadEntry {
+  std::string op, activity;
+};
+
+// Parses lines of "number operation<tab>activity", by number.
+std::map<uint64_t, ReadEntry> parse_entries(const std::string& text) {
+  std::map<uint64_t, ReadEntry> entries;
   std::istringstream lines(text);
   uint64_t number = 0;
-  for (std::string words; lines >> number && std::getline(lines >> std::ws, words);) entries[number] = words;
+  for (std::string line; lines >> number && std::getline(lines >> std::ws, line);) {
+    const size_t tab = line.find('\t');
+    entries[number] = {line.substr(0, tab), tab == std::string::npos ? "" : line.substr(tab + 1)};
+  }
   return entries;
+}
+
+std::string describe(const ReadEntry& entry) {
+  return entry.op + (entry.activity.empty() ? "" : " " + entry.activity);
 }
 
 std::string key_of(int rank) { return "order/" + std::to_string(rank); }
 
 }  // namespace
 
-void OrderLog::add(const char* op, std::string_view label, size_t bytes) {
+void OrderLog::add(const char* op, std::string_view label, size_t bytes, const std::string& activity) {
   const std::hash<std::string_view> hash;
   digest_ = mix(mix(mix(digest_, hash(op)), hash(label)), bytes);
   ++count_;
-  last_.push_back({op, std::string(label), bytes});
+  last_.push_back({op, std::string(label), bytes, activity});
   if (last_.size() > kKept) last_.pop_front();
 }
 
@@ -74,7 +85,8 @@ std::string OrderLog::last_entries() const {
   std::ostringstream text;
   uint64_t number = count_ - last_.size();
   for (const Entry& entry : last_)
-    text << number++ << ' ' << entry.op << " '" << entry.label << "' of " << entry.bytes << " bytes\n";
+    text << number++ << ' ' << entry.op << " '" << entry.label << "' of " << entry.bytes << " bytes\t"
+         << entry.activity << '\n';
   return text.str();
 }
 
@@ -86,9 +98,9 @@ std::optional<CommError::Details> OrderLog::find_difference(const GroupInfo& inf
   for (int r = 0; r < info.size; ++r) {
     if (!info.store->check({key_of(r)})) continue;
     const auto bytes = info.store->get(key_of(r));
-    for (const auto& [number, words] : parse_entries({bytes.begin(), bytes.end()})) {
+    for (const auto& [number, theirs] : parse_entries({bytes.begin(), bytes.end()})) {
       const auto own = ours.find(number);
-      if (own == ours.end() || own->second == words || (found && found->sequence <= number)) continue;
+      if (own == ours.end() || own->second.op == theirs.op || (found && found->sequence <= number)) continue;
       found = {.fault = CommFault::mismatch,
                .rank = world_rank(info, info.rank),
                .culprit = world_rank(info, r),
@@ -96,9 +108,11 @@ std::optional<CommError::Details> OrderLog::find_difference(const GroupInfo& inf
                .label = "operations so far",
                .sequence = number,
                .elapsed = {},
-               .reason = name_of(info, r) + " issued " + words + " where " + name_of(info, info.rank) +
-                         " issued " + own->second +
-                         ". Every rank must use the same parts of the model in the same order"};
+               .reason = name_of(info, r) + " issued " + describe(theirs) + " where " +
+                         name_of(info, info.rank) + " issued " + describe(own->second) +
+                         ". Every rank must make the same calls, and use the same parts of the model, in the "
+                         "same order",
+               .activity = own->second.activity};
     }
   }
   return found;

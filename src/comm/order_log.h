@@ -1,11 +1,11 @@
-// What a group was asked to do, for backends that cannot tell when ranks were asked for different things.
+// OrderLog: the operations that a group issued, for backends that do not notice if ranks issue others.
 //
 // Note [Order of operations]
 // Backends on shared memory compare every operation before they move a byte. NCCL and c10d move bytes between
-// whatever calls meet: two gathers of equal size meet silently though one rank meant another unit. For those
-// a digest of all operations so far is summed over the ranks from time to time (Comm::check_order). Where
-// digests differ, the group is aborted. A rank whose operation fails in a group like this reads from the
-// store what the others were asked for last, and names the first difference.
+// whatever calls meet: two gathers of equal size meet silently even if one rank meant another unit. For these
+// backends a digest of all operations so far is summed over the ranks from time to time (Comm::check_order).
+// If digests differ, the group is aborted. A rank whose operation fails in such a group reads from the store
+// which operations the others issued last, and names the first difference.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -21,17 +21,18 @@ namespace fsdp::detail {
 
 class OrderLog {
  public:
-  void add(const char* op, std::string_view label, size_t bytes);
+  // `activity`: that of this rank, see Note [Activities].
+  void add(const char* op, std::string_view label, size_t bytes, const std::string& activity = {});
   int64_t digest() const { return static_cast<int64_t>(digest_); }
 
-  // `sum`: of the digests of all ranks as they are now; what the current stream holds has made it.
+  // `sum`: the sum of all ranks' digests as they are now, computed on the current stream.
   void ask(const GroupInfo& info, const at::Tensor& sum);
-  // Compares the answers that are there; `wait`: all of them. False: ranks differ.
+  // Compares the sums that are complete; `wait`: all of them. Returns false if ranks differ.
   bool look(const GroupInfo& info, bool wait);
-  // Lets the others read what this rank was asked for.
+  // Publishes this rank's last operations for the others.
   void share(const GroupInfo& info) const;
-  // Does so, and reads what the others were asked for. Throws CommError with the first difference, if one is
-  // found soon.
+  // Publishes them, and reads the others' last operations. Throws CommError with the first difference if it
+  // finds one soon.
   void throw_difference(const GroupInfo& info) const;
 
  private:
@@ -44,6 +45,7 @@ class OrderLog {
     const char* op;
     std::string label;
     size_t bytes;
+    std::string activity;
   };
 
   static bool answered(const Asked& asked, bool wait);
@@ -51,7 +53,7 @@ class OrderLog {
   std::optional<CommError::Details> find_difference(const GroupInfo& info) const;
 
   static constexpr size_t kKept = 512;
-  static constexpr size_t kAhead = 2;  // questions a host may run ahead of its device
+  static constexpr size_t kAhead = 2;  // sums a host may ask for ahead of its device
   uint64_t digest_ = 0;
   uint64_t count_ = 0;
   std::deque<Entry> last_;

@@ -1,4 +1,4 @@
-// What a Comm handle points to: the backend, and what has been done with it.
+// The state behind a Comm handle: the backend, statistics and the log of operations.
 #pragma once
 
 #include <map>
@@ -23,11 +23,11 @@ class StatsTable {
 };
 
 // Note [Forked children]
-// User code may fork, for a data loader say. The child has a copy of every handle, and drops it some day. The
-// group is still the parent's: nothing that the child does may count as done by this rank. So in another
-// process than the one that made the group, release() and claim() do nothing, a dropped Work is not waited
-// for, every other call is refused, and the backend is never destroyed: the threads it would join are not
-// there.
+// User code may fork, for example a data loader. The child has a copy of every handle and drops it at some
+// point. The group still belongs to the parent: no action of the child may count as done by this rank. So in
+// any process other than the one that made the group, release() and claim() do nothing, a dropped Work is not
+// waited for, every other call is refused, and the backend is never destroyed: the threads it would join do
+// not exist there.
 struct CommState {
   CommState() = default;
   CommState(const CommState&) = delete;
@@ -43,10 +43,10 @@ struct CommState {
   GroupInfo info;
   BackendPtr backend;
   StatsTable stats;
-  OrderLog order;  // of backends that do not compare operations themselves
+  OrderLog order;  // for backends that do not compare operations themselves
 
   bool keeps_order() const { return info.size > 1 && !backend->compares_operations(); }
-  // Runs `fn`; where it fails because ranks went different ways, the error says how.
+  // Runs `fn`; if it fails because ranks issued different operations, the error says which.
   template <class Fn>
   auto explained(Fn fn) -> decltype(fn()) {
     try {
@@ -56,7 +56,10 @@ struct CommState {
       const bool by_order = fault == CommFault::aborted && backend->abort_cause() == AbortCause::order;
       if (keeps_order() && (fault == CommFault::backend || fault == CommFault::timeout || by_order))
         order.throw_difference(info);
-      throw;
+      CommError::Details details = error.details();
+      if (!details.activity.empty()) throw;
+      details.activity = info.activity->get();
+      throw CommError(std::move(details));
     }
   }
   int splits = 0;

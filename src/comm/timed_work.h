@@ -1,4 +1,4 @@
-// A backend's work together with the group it counts for.
+// A backend's work, with the group whose statistics it counts in.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ class TimedWork {
   TimedWork(std::shared_ptr<CommState> state, WorkPtr work, const char* op)
       : state_(std::move(state)), work_(std::move(work)), op_(op) {}
 
-  // Without a timeout: the group's, and the host does not wait for a device.
+  // Without a timeout: uses the group's, and the host does not wait for a device.
   void wait(std::optional<Milliseconds> timeout) {
     state_->check_process(op_, "");
     const auto start = Clock::now();
@@ -22,8 +22,8 @@ class TimedWork {
         [&] { work_->wait(timeout.value_or(state_->info.options.timeout), timeout.has_value()); });
     state_->stats.add(op_, 0, 0, seconds_since(start));
   }
-  // For a rank that fails by itself. True: it is done with, and nobody was waited for for long. See Work and
-  // Note [Forked children].
+  // For a rank that fails by itself. Returns true if nothing is left to wait for; waits for others only
+  // briefly. See Work and Note [Forked children].
   bool foreign() const { return !state_->owner.is_this(); }  // a forked child's
   bool drop() { return foreign() || work_->drop(); }
 

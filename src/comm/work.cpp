@@ -17,13 +17,13 @@ Work& Work::operator=(Work&& other) noexcept {
 }
 
 Work::~Work() {
-  // An exception on its way out must not wait for other ranks: they may wait for this one.
+  // While an exception unwinds it must not wait for other ranks: they may wait for this one.
   const bool drops = std::uncaught_exceptions() > 0 || (pending_ && pending_->foreign());
   if (drops && pending_ && pending_->drop()) return;
   try {
     wait();
   } catch (const std::exception& error) {
-    // The group is finished and its next call throws the same; a destructor must not.
+    // The group has failed and its next call throws the same; a destructor must not.
     detail::log_warn(error.what());
   }
 }

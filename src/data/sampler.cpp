@@ -19,7 +19,7 @@ uint64_t mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Uniform in [0, bound). The standard says what the engine yields, but not what its distributions do with it.
+// Uniform in [0, bound). The standard specifies the engine's output, but not that of its distributions.
 uint64_t draw(std::mt19937_64& engine, uint64_t bound) {
   const uint64_t uneven = (0 - bound) % bound;  // 2^64 mod bound: values below would favour small results
   uint64_t value = engine();

@@ -65,11 +65,11 @@ int64_t BlockReader::block_bytes(int64_t index) const {
   return std::min(kBlockBytes, saved_.data_bytes - index * kBlockBytes);
 }
 
-// All of a block, checked.
+// Reads a whole block and checks it.
 void BlockReader::fetch(int64_t index, std::span<std::byte> into) const {
   const int64_t first = saved_.header_bytes + index * kBlockBytes;
   file_->read(into, first);
-  const bool hashed = !saved_.blocks.empty();  // files of others are not
+  const bool hashed = !saved_.blocks.empty();  // files of other programs are not
   if (hashed && hash128(into) != saved_.blocks[static_cast<size_t>(index)])
     throw CheckpointError(path_ + " is damaged: bytes " + std::to_string(first) + " to " +
                           std::to_string(first + static_cast<int64_t>(into.size())) +

@@ -1,4 +1,4 @@
-// Files of a checkpoint, written and read in blocks that are hashed.
+// Files of a checkpoint, written and read in hashed blocks.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class BlockWriter {
               int64_t data_bytes = 0);
 
   void append(std::span<const std::byte> bytes);
-  // Syncs and closes the file. What the manifest says of it.
+  // Syncs and closes the file. Returns its entry for the manifest.
   SavedFile finish();
 
  private:
@@ -32,18 +32,18 @@ class BlockWriter {
   std::vector<std::byte> pending_;  // less than a block
 };
 
-// Reads bytes of a file after it has checked the blocks they lie in.
+// Reads bytes of a file after checking the blocks that they lie in.
 class BlockReader {
  public:
-  // Throws CheckpointError if the file has not the size or header it was saved with.
+  // Throws CheckpointError if the file does not have the size or header it was saved with.
   BlockReader(const FileOps& files, const std::string& folder, const SavedFile& saved);
 
-  // Passes the bytes [begin, end) behind the header on to `take`, in order and in several pieces. Throws
-  // CheckpointError before it passes on a byte of a damaged block.
+  // Passes the bytes [begin, end) behind the header to `take`, in order and in several pieces. Throws
+  // CheckpointError before it passes a byte of a damaged block.
   using Take = std::function<void(std::span<const std::byte>)>;
   void read(int64_t begin, int64_t end, const Take& take);
-  // Reads as many bytes from `begin` on as `into` has room for. Whole blocks are read where they belong and
-  // checked there, without a copy: when it throws CheckpointError, `into` may hold bytes of a damaged block.
+  // Fills `into` with bytes from `begin` on. Whole blocks are read in place and checked there, without a
+  // copy: when it throws CheckpointError, `into` may hold bytes of a damaged block.
   void read_into(int64_t begin, std::span<std::byte> into);
 
  private:
@@ -54,7 +54,7 @@ class BlockReader {
   FilePtr file_;
   std::string path_;
   const SavedFile& saved_;
-  std::vector<std::byte> last_;  // the block that was read last
+  std::vector<std::byte> last_;  // the block read last
   int64_t last_index_ = -1;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kSign = 0x8000'0000;
 
-// By way of floats: adding a number of the right size rounds as the hardware does.
+// Through floats: adding a number of the right size rounds as the hardware does.
 struct F16 {
   using Bits = uint16_t;
 

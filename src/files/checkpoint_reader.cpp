@@ -72,7 +72,7 @@ void SavedTensorReader::read(int64_t begin, int64_t end, const BlockReader::Take
 
 void SavedTensorReader::assemble() {
   if (!whole_.empty()) return;
-  // A manifest may promise more than there is: files that are too short are found before memory is asked for.
+  // A manifest may promise more than there is: this finds files that are too short before memory is taken.
   for (const SavedBox& saved : tensor_.boxes) checkpoint_.file(saved.file);
   try {
     whole_.resize(static_cast<size_t>(bytes_));
@@ -84,7 +84,7 @@ void SavedTensorReader::assemble() {
   for (const SavedBox& saved : tensor_.boxes) scatter(saved);
 }
 
-// Rows of a box, its last dimension, lie whole in the tensor.
+// Rows of a box, its last dimension, are contiguous in the tensor.
 void SavedTensorReader::scatter(const SavedBox& saved) {
   const std::vector<int64_t>& shape = tensor_.shape;
   const Box& box = saved.box;

@@ -1,4 +1,4 @@
-// A checkpoint that is read: its manifest, its files, and the bytes of its tensors in row-major order.
+// CheckpointReader: a checkpoint's manifest, its files, and the bytes of its tensors in row-major order.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace fsdp::detail {
 
 class CheckpointReader {
  public:
-  // `path` is a checkpoint, or a run's folder, whose latest is taken. Throws CheckpointError or IoError, in
-  // words that say what `path` is instead.
+  // `path` is a checkpoint, or a run's folder, meaning its latest. Throws CheckpointError or IoError; the
+  // message says what `path` is instead.
   CheckpointReader(FileOps& files, const std::string& path);
   CheckpointReader(const CheckpointReader&) = delete;
   CheckpointReader& operator=(const CheckpointReader&) = delete;
@@ -25,8 +25,8 @@ class CheckpointReader {
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
 
-  // A file of the manifest, by its index. Valid until the next call: only a few stay open, since each keeps
-  // a block in memory.
+  // A file of the manifest, by its index. Valid until the next call: only a few files stay open, since each
+  // keeps a block in memory.
   BlockReader& file(int32_t index);
 
  private:
@@ -38,18 +38,18 @@ class CheckpointReader {
   FileOps& files_;
   std::string folder_;
   Manifest manifest_;
-  std::list<Opened> opened_;  // the one used last comes first
+  std::list<Opened> opened_;  // the last used first
 };
 
-// One tensor of a checkpoint. Boxes that are runs of the row-major tensor are streamed. A tensor with another
-// memory order (Note [Saved tensors]) or with other boxes is put together in memory at first use.
+// One tensor of a checkpoint. Boxes that are contiguous in the row-major tensor are streamed. A tensor with
+// another memory order (Note [Saved tensors]) or with other boxes is assembled in memory at first use.
 class SavedTensorReader {
  public:
   SavedTensorReader(CheckpointReader& checkpoint, const SavedTensor& tensor);
 
   int64_t bytes() const { return bytes_; }
-  // Passes the bytes [begin, end) of the row-major tensor on to `take`, in order and in several pieces.
-  // Throws CheckpointError before it passes on a byte of a damaged block.
+  // Passes the bytes [begin, end) of the row-major tensor to `take`, in order and in several pieces. Throws
+  // CheckpointError before it passes a byte of a damaged block.
   void read(int64_t begin, int64_t end, const BlockReader::Take& take);
 
  private:
@@ -66,7 +66,7 @@ class SavedTensorReader {
   int64_t element_ = 0;  // bytes
   int64_t bytes_ = 0;
   std::vector<Piece> pieces_;     // by `begin`; row-major tensors only
-  std::vector<std::byte> whole_;  // whose boxes are no runs, after first use
+  std::vector<std::byte> whole_;  // the assembled tensor, after first use
 };
 
 }  // namespace fsdp::detail

@@ -31,7 +31,7 @@ struct TensorPair {
   const SavedTensor* second;
 };
 
-// Sorts names into `result`; what is left has to be read.
+// Sorts names into `result`; returns the pairs that have to be read.
 std::vector<TensorPair> pair_tensors(const Manifest& first, const Manifest& second,
                                      CheckpointDifference& result) {
   std::vector<TensorPair> pairs;

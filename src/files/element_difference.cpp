@@ -20,7 +20,7 @@ T loaded_as(const std::byte* at) {
   return value;
 }
 
-// Of a sign, `exponent_bits` and `mantissa_bits`, as IEEE 754 has them.
+// The value of a sign, `exponent_bits` and `mantissa_bits`, as in IEEE 754.
 double small_float(unsigned bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = static_cast<int>(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -33,7 +33,7 @@ double small_float(unsigned bits, int exponent_bits, int mantissa_bits) {
   return sign * std::ldexp(whole, std::max(exponent, 1) - bias - mantissa_bits);
 }
 
-// The one without infinities: only all ones are a NaN.
+// The format without infinities: only all ones are a NaN.
 double e4m3(unsigned bits) {
   if ((bits & 0x7f) == 0x7f) return std::numeric_limits<double>::quiet_NaN();
   if ((bits & 0x78) != 0x78) return small_float(bits, 4, 3);
@@ -49,7 +49,7 @@ double f64_at(const std::byte* at) { return loaded_as<double>(at); }
 
 struct NumberKind {
   std::string_view dtype;
-  size_t bytes;  // of an element
+  size_t bytes;  // bytes of an element
   int parts;     // 2: complex
   double (*at)(const std::byte*);
 };

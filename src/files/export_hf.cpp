@@ -10,7 +10,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// The values given, over those of the checkpoint.
+// The given values override those of the checkpoint.
 Json merged_config(const CheckpointReader& source, const std::string& given) {
   const Json& run = source.manifest().run;
   Json config = Json::object();
@@ -49,7 +49,7 @@ HfLayout exported_layout(const Json& config, const TensorTable& table, const std
                         " language model of models/; transformers would not load it");
 }
 
-// "F32" as transformers names it.
+// The name of "F32" in transformers, and so on.
 std::string torch_dtype(const std::string& dtype) {
   if (dtype == "BF16") return "bfloat16";
   return dtype == "F16" ? "float16" : dtype == "F64" ? "float64" : "float32";

@@ -1,4 +1,4 @@
-// The hash that guards a checkpoint's bytes: xxh3 with 128 bits. It finds damage; it is no signature.
+// The hash of a checkpoint's bytes: xxh3 with 128 bits. It detects damage; it is no signature.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ Hash128 hash128(std::string_view text);
 inline constexpr size_t kHashDigits = 32;
 // 32 hexadecimal digits, high first.
 std::string to_hex(const Hash128& hash);
-// None where `digits` are not exactly that, in lower case.
+// None unless `digits` are exactly that, in lower case.
 std::optional<Hash128> hash_from_hex(std::string_view digits);
 
 }  // namespace fsdp::detail

@@ -13,7 +13,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Keys of a config that decide what is computed, and of which shapes say nothing.
+// Keys of a config that change the computation, and that shapes do not show.
 constexpr std::array<const char*, 18> kDecisive{"model_type",
                                                 "n_head",
                                                 "layer_norm_epsilon",
@@ -33,11 +33,11 @@ constexpr std::array<const char*, 18> kDecisive{"model_type",
                                                 "mlp_bias",
                                                 "sliding_window"};
 
-// With names that mean the same as one name, and rotary frequencies where older configs have them.
+// Replaces synonyms by one name, and puts rotary frequencies where older configs have them.
 Json plain_config(Json config) {
   if (!config.is_object()) return Json::object();
   if (const auto rope = config.find("rope_parameters"); rope != config.end() && rope->is_object())
-    config.insert(rope->begin(), rope->end());  // values that are there already stay
+    config.insert(rope->begin(), rope->end());  // existing values stay
   for (const auto& [key, from, to] : {std::array{"activation_function", "gelu_pytorch_tanh", "gelu_new"},
                                       std::array{"hidden_act", "swish", "silu"}})
     if (config.contains(key) && config.at(key) == from) config[key] = to;
@@ -56,7 +56,7 @@ void need_same(const Json& config, const Json& said, const std::string& where) {
   }
 }
 
-// "gpt2" or "llama", where a module has the names of models/; "" for others.
+// "gpt2" or "llama", if a module has the names of models/; "" for others.
 std::string family_of(const std::vector<std::string>& names) {
   struct Names {
     const char *family, *prefix, *attention;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMostExtent = int64_t{1} << 32;
 
-// Whether `config` has a value there that is not null.
+// True if `config` has a value for `key` that is not null.
 bool has_value(const Json& config, const std::string& key) {
   return config.contains(key) && !config.at(key).is_null();
 }
@@ -26,7 +26,7 @@ void need_positive(const JsonObject& config, const std::string& key) {
   if (!(config.number(key) > 0)) config.fail("'" + key + "' is not positive");
 }
 
-// A value that changes what is computed: null, or one of those that models/ computes.
+// Requires that a value which changes the computation is null, or one that models/ supports.
 void need_one_of(const JsonObject& config, const std::string& key, const std::vector<Json>& values) {
   if (!has_value(config.json(), key)) return;
   const Json& value = config.at(key);
@@ -98,26 +98,26 @@ HfSizes read_llama(const JsonObject& config) {
           .tied = config.flag("tie_word_embeddings")};
 }
 
-// Values that shapes say.
+// Sets values that shapes show.
 class FromShapes {
  public:
   FromShapes(Json& config, const TensorTable& found) : config_(config), found_(found) {}
 
-  // The extent of a dimension, where the config has no value and the tensor is there.
+  // Sets the extent of a dimension, if the config has no value and the tensor exists.
   void extent(const char* key, const std::string& name, size_t dimension) {
     if (has_value(config_, key)) return;
     if (const TensorKind* kind = find(name); kind != nullptr && kind->shape.size() > dimension)
       config_[key] = kind->shape[dimension];
   }
 
-  // Rows and columns of the embedding, or of the head: a tied weight may be there under its name only.
+  // Rows and columns of the embedding, or of the head: a tied weight may be stored under its name only.
   void embedding(const char* rows, const char* columns, const char* name) {
     const std::string there = find(name) != nullptr ? name : kHfHead;
     extent(rows, there, 0);
     extent(columns, there, 1);
   }
 
-  // How many there are of `before`0`after`, `before`1`after`, ...
+  // Sets the number of layers, from `before`0`after`, `before`1`after`, ...
   void layers(const char* key, const std::string& before, const std::string& after) {
     if (has_value(config_, key)) return;
     int64_t count = 0;
@@ -126,7 +126,7 @@ class FromShapes {
     config_[key] = count;
   }
 
-  // With or without the prefix of a base model.
+  // Finds a tensor with or without the prefix of a base model.
   const TensorKind* find(const std::string& name) const {
     auto at = found_.find(name);
     if (at == found_.end()) at = found_.find(name.substr(name.find('.') + 1));
@@ -139,7 +139,7 @@ class FromShapes {
 };
 
 void complete_rope(Json& config, const std::string& where) {
-  constexpr double kTheta = 10000.0;  // of transformers, for configs older than the value
+  constexpr double kTheta = 10000.0;  // default of transformers for configs older than the value
   const bool nested = has_value(config, "rope_parameters") && config["rope_parameters"].is_object() &&
                       has_value(config["rope_parameters"], "rope_theta");
   const Json theta = nested ? config["rope_parameters"]["rope_theta"] : Json(kTheta);

@@ -1,4 +1,4 @@
-// The values of a config.json that decide which tensors a model has and what it computes.
+// The values of a config.json that determine the tensors of a model and its computation.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct HfSizes {
 // "gpt2" or "llama". Throws CheckpointError, which begins with `where`, for another model.
 std::string hf_model_type(const Json& config, const std::string& where);
 
-// Of a complete config (complete_hf_config) with at most `most_layers`. Throws CheckpointError, which begins
-// with `where`, where a value is missing, impossible or nothing that models/ computes.
+// Reads a complete config (complete_hf_config) with at most `most_layers`. Throws CheckpointError, which
+// begins with `where`, if a value is missing, impossible or not computed by models/.
 HfSizes read_hf_config(const Json& config, int64_t most_layers, const std::string& where);
 
 }  // namespace fsdp::detail

@@ -53,7 +53,7 @@ HfFolder::HfFolder(const FileOps& files, std::string path, Config config) : path
   }
 }
 
-// Where there are both, transformers takes the one file.
+// If there are both, transformers takes the single file.
 std::vector<std::string> HfFolder::find_weights(const FileOps& files,
                                                 std::map<std::string, std::string>& promised) const {
   if (files.exists(path_ + "/" + kHfWeights)) return {kHfWeights};

@@ -21,16 +21,16 @@ class HfFolder {
  public:
   enum class Config { needed, optional };
 
-  // Reads the config and the header of every file. Throws CheckpointError or IoError, in words that say what
+  // Reads the config and the header of every file. Throws CheckpointError or IoError; the message says what
   // `path` is instead: weights that are pickled, an index that leads out of the folder, ...
   HfFolder(const FileOps& files, std::string path, Config config = Config::needed);
 
   const std::string& path() const { return path_; }
-  const Json& config() const { return config_; }  // null where there is none
+  const Json& config() const { return config_; }  // null if there is none
   const std::vector<std::string>& weight_files() const { return names_; }
   const TensorTable& tensors() const { return tensors_; }
 
-  // Where tensors lie: the order to read them in is by this.
+  // The position of a tensor. Reading in this order is fastest.
   struct Place {
     size_t file = 0;
     int64_t begin = 0;  // in bytes of the file
@@ -40,7 +40,7 @@ class HfFolder {
   };
   const Place& place(const std::string& name) const { return places_.at(name); }
   const std::string& file_of(const std::string& name) const { return file_of_.at(name); }
-  // Bytes of a tensor, from `offset` on.
+  // Reads bytes of a tensor, from `offset` on.
   void read(const std::string& name, int64_t offset, std::span<std::byte> into) const;
 
  private:

@@ -7,10 +7,10 @@
 
 namespace fsdp::detail {
 
-// The name in the folder of a tensor of a model: folders of base models leave out a prefix.
+// The name that a model's tensor has in the folder: folders of base models leave out a prefix.
 std::string hf_name(const Manifest& manifest, const std::string& name);
 
-// Whether older versions of transformers saved it and today's compute it.
+// True for tensors that older versions of transformers saved and today's compute.
 bool is_computed_today(const std::string& name);
 
 }  // namespace fsdp::detail

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kWeightsFile = "shard-00000-model-00001-of-00001.safetensors";
 
-// The model in `source`, in the order in which its files are read from front to back.
+// The model in `source`, in the order in which its files can be read from front to back.
 HfLayout matched_model(const HfFolder& source, Json& config) {
   const std::string where = source.path();
   config = read_hf_defaults(std::move(config), source.tensors(), where);

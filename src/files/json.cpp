@@ -22,14 +22,14 @@ int64_t integer_of(const Json& value, const std::string& where, int64_t least, i
   return value.get<int64_t>();
 }
 
-// Bytes that one more value of a parsed text takes, about: texts are small, and lists of small numbers grow
-// to ten times their text and more.
+// Bytes that one more value of a parsed text takes, approximately: texts are small, but lists of small
+// numbers take ten times their text and more.
 int64_t memory_of(Json::parse_event_t event, const Json& value) {
   constexpr int64_t kContainer = 48, kNode = 80;  // allocated for a list or an object, and for a key in one
   using Event = Json::parse_event_t;
   if (event == Event::object_end || event == Event::array_end) return 0;
   const int64_t text = value.is_string() ? std::ssize(value.get_ref<const std::string&>()) : 0;
-  if (event == Event::key) return 2 * (kNode + text);  // also kept to find one that is there twice
+  if (event == Event::key) return 2 * (kNode + text);  // also kept to find duplicates
   const bool container = event == Event::object_start || event == Event::array_start;
   return static_cast<int64_t>(sizeof(Json)) + text + (container ? kContainer : 0);
 }

@@ -1,4 +1,4 @@
-// JSON of files that nobody vouches for.
+// Parses JSON from untrusted files.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@ namespace fsdp::detail {
 
 using Json = nlohmann::json;
 
-// `text` as a message shows it: short, and printable.
+// `text` as messages show it: short, and printable.
 std::string printable(std::string_view text);
 
-// As text. Throws CheckpointError, which begins with `where`, if a string of it is not UTF-8.
+// `value` as text. Throws CheckpointError, which begins with `where`, if one of its strings is not UTF-8.
 std::string json_text(const Json& value, const std::string& where);
 
-// What a parsed text may take in memory. A manifest of 4,096 ranks takes some 600 MB.
+// Limit of memory for a parsed text. A manifest of 4,096 ranks takes about 600 MB.
 inline constexpr int64_t kMostJsonMemory = int64_t{1} << 30;
 
-// Throws CheckpointError, which begins with `where`, for what is no JSON, names a key twice in one object,
+// Throws CheckpointError, which begins with `where`, if the text is no JSON, names a key twice in one object,
 // nests deeper than `depth` or would take more than kMostJsonMemory.
 Json parse_json(std::string_view text, const std::string& where, int depth = 16);
 
-// Members of an object, of the type that is expected: CheckpointError where they are missing or another type.
+// Members of an object by type. They throw CheckpointError if a member is missing or has another type.
 class JsonObject {
  public:
   JsonObject(const Json& value, std::string where);
@@ -35,7 +35,7 @@ class JsonObject {
   std::string text(const std::string& key) const;
   double number(const std::string& key) const;
   bool flag(const std::string& key) const;
-  // Between `least` and `most`.
+  // The value must lie between `least` and `most`.
   int64_t integer(const std::string& key, int64_t least = INT64_MIN, int64_t most = INT64_MAX) const;
   std::vector<int64_t> integers(const std::string& key, int64_t least = INT64_MIN) const;
 
@@ -48,7 +48,7 @@ class JsonObject {
   std::string where_;
 };
 
-// As integers() of a value that is no member.
+// As integers(), for a value that is no member.
 std::vector<int64_t> integers_of(const Json& value, const std::string& where, int64_t least = INT64_MIN);
 
 // JSON has no infinities and no NaN: these are the texts "inf", "-inf" and "nan".

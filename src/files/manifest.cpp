@@ -16,7 +16,7 @@ constexpr std::string_view kCheckKey = "\"check\": \"";
 constexpr std::string_view kCheckEnd = "\"\n}\n";
 constexpr int64_t kMostDimensions = 64;
 constexpr int kMostNesting = 16;
-constexpr size_t kSurelyParsed = size_t{32} << 20;  // no text grows to kMostJsonMemory from this
+constexpr size_t kSurelyParsed = size_t{32} << 20;  // no text up to this size grows to kMostJsonMemory
 
 Json to_json(const SavedFile& file) {
   std::string blocks;
@@ -43,7 +43,7 @@ SavedFile parse_file(const Json& value, const std::string& where) {
                  .blocks = {}};
   if (!is_plain_name(file.name)) object.fail("'" + printable(file.name) + "' is not the name of a file here");
   if (!object.at("blocks").is_string()) object.fail("'blocks' is not a string");
-  const auto& blocks = object.at("blocks").get_ref<const std::string&>();  // a large one
+  const auto& blocks = object.at("blocks").get_ref<const std::string&>();  // may be large
   const auto expected = static_cast<size_t>((file.data_bytes + kBlockBytes - 1) / kBlockBytes);
   if (blocks.size() % kHashDigits != 0 || blocks.size() / kHashDigits != expected)
     object.fail("there are not as many hashes as blocks");
@@ -108,13 +108,13 @@ void check_shape(const SavedTensor& tensor, const std::string& where) {
   if (sorted != all) throw CheckpointError(where + ": 'order' does not name every dimension once");
 }
 
-// What is read back must be what was saved: numbers are finite, strings UTF-8, and nesting is not too deep.
+// The run must be the same when read back: numbers are finite, strings UTF-8, and nesting is not too deep.
 void check_run(const Json& run, const std::string& where) {
   if (parse_json(json_text(run, where), where, kMostNesting - 1) != run)
     throw CheckpointError(where + " holds a number that is not finite, which JSON has no word for");
 }
 
-// Whether it is "state.<name of a tensor>.<key>".
+// True for a name "state.<name of a tensor>.<key>".
 bool is_moment(const std::string& name, const std::map<std::string, SavedTensor>& tensors) {
   constexpr std::string_view kState = "state.";
   const size_t key = name.rfind('.');
@@ -213,7 +213,7 @@ std::string Manifest::to_text() const {
   text += kCheckKey;
   const std::string digits = to_hex(hash128(text));
   text += digits + std::string(kCheckEnd);
-  // What is saved can be loaded.
+  // A saved manifest must be loadable.
   if (std::ssize(text) > kMostManifestBytes)
     throw CheckpointError("the manifest would have " + std::to_string(text.size()) +
                           " bytes; readers take at most " + std::to_string(kMostManifestBytes));

@@ -1,4 +1,4 @@
-// manifest.json: what a checkpoint holds and where. The truth about it; headers of its files serve others.
+// manifest.json: the contents of a checkpoint and their places. Readers trust it, not the files' headers.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace fsdp::detail {
 inline constexpr int kFormatVersion = 2;
 inline constexpr int64_t kBlockBytes = int64_t{1} << 20;
 inline constexpr const char* kManifestName = "manifest.json";
-// Of its text. Hashes of 28 TiB of data take as much.
+// Limit of its text. Hashes of 28 TiB of data take as much.
 inline constexpr int64_t kMostManifestBytes = int64_t{1} << 30;
 
-// A safetensors file of a checkpoint. Its data are hashed in blocks, so that a rank that reads some of them
-// can check what it reads.
+// A safetensors file of a checkpoint. Its data is hashed in blocks, so that a rank that reads a part of it
+// can check that part.
 struct SavedFile {
   std::string name;
   int64_t header_bytes = 0;
@@ -39,13 +39,13 @@ struct SavedBox {
 };
 
 // Note [Saved tensors]
-// A tensor is cut into boxes that follow each other: in memory order each is one run of its elements, and
-// together they are all of them, each once. Memory order is `order`, the dimensions from outermost to
-// innermost; empty: as the shape has them (channels-last weights have another). In the file a box is
-// row-major in the order of the shape, as every reader of safetensors expects it.
+// A tensor is cut into boxes that follow each other: in memory order each is a contiguous part of its
+// elements, and together they are all elements, each once. Memory order is `order`, the dimensions from
+// outermost to innermost; empty: as in the shape (channels-last weights differ). In the file a box is
+// row-major in the order of the shape, as every reader of safetensors expects.
 struct SavedTensor {
   std::string dtype;           // safetensors' name
-  std::vector<int64_t> shape;  // of the whole tensor
+  std::vector<int64_t> shape;  // shape of the whole tensor
   std::vector<int64_t> order;
   bool real_pairs = false;  // complex128: the last dimension, of extent 2, is the real and imaginary part
   std::vector<SavedBox> boxes;
@@ -54,42 +54,42 @@ struct SavedTensor {
 };
 
 struct Manifest {
-  std::string id;  // of this save: two saves never share one
+  std::string id;  // id of this save, which no other save has
   int64_t step = 0;
-  int world = 1;       // ranks that saved it
+  int world = 1;       // number of ranks that saved it
   std::string writer;  // "fsdp.cpp 0.1.0"
   std::vector<SavedFile> files;
   std::map<std::string, SavedTensor> tensors;
   std::map<std::string, std::string> aliases;  // another name of a tied parameter -> the name in `tensors`
-  Json run = Json::object();  // what is not a tensor: options of optimizers, positions, values of the user
+  Json run = Json::object();  // all that is no tensor: options of optimizers, positions, values of the user
 
-  // Made from files that are not ours: without hashes, and buffers may be missing. Never written.
+  // Made from files of other programs: no hashes, and buffers may be missing. Never written.
   bool foreign = false;
 
   bool operator==(const Manifest&) const = default;
 
   // The whole file, which ends with a hash of the rest. Throws CheckpointError for strings that are not
-  // UTF-8, and where it would be larger than parse() takes.
+  // UTF-8, and if it would be larger than parse() accepts.
   std::string to_text() const;
   // Throws CheckpointError, which begins with `where`, unless all of it is sound: the hash, the version,
   // every name and number, and that the boxes of each tensor cover it.
   static Manifest parse(std::string_view text, const std::string& where);
 
-  // Whether it is a parameter or buffer. What else a run has lies in files of its own: Note [Files of a
-  // rank]. In files of others moments have names that ours have, too.
+  // True for a parameter or buffer. The other tensors of a run lie in files of their own: Note [Files of a
+  // rank]. In files of other programs, moments have names that ours have, too.
   bool is_of_model(const std::string& name, const SavedTensor& tensor) const;
 
-  // Whether it belongs to another model of the run: Note [Parts of a run].
+  // True if it belongs to another model of the run: Note [Parts of a run].
   bool is_of_part(const std::string& name) const;
 
-  // What one rank saved, on its way to rank 0, and all of them together: throws CheckpointError where ranks
-  // do not fit or a tensor is not covered.
+  // part() is one rank's share, which it sends to rank 0; add_part() puts the shares together. They throw
+  // CheckpointError if ranks do not fit, check() if a tensor is not covered.
   Json part() const;
   void add_part(const Json& part, const std::string& where);
   void check(const std::string& where) const;
 };
 
-// Whether `name` can be a file of a checkpoint: a plain name, which leads out of no folder.
+// True if `name` can be a file of a checkpoint: a plain name, which leads out of no folder.
 bool is_plain_name(std::string_view name);
 
 }  // namespace fsdp::detail

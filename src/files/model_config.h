@@ -1,4 +1,4 @@
-// What exporting and importing share.
+// Shared parts of export and import.
 #pragma once
 
 #include <fsdp/error.h>
@@ -10,11 +10,11 @@
 
 namespace fsdp::detail {
 
-// The key of a checkpoint's run values under which the model's config lies: an object with the keys and
-// values of Hugging Face's config.json, of which GPT2Config and LlamaConfig of models/ have the names.
+// The key of a checkpoint's run values that holds the model's config: an object with the keys and values of
+// Hugging Face's config.json, whose names GPT2Config and LlamaConfig of models/ have.
 inline constexpr const char* kModelConfigKey = "model_config";
 
-// A folder that was begun and could not be finished. What cannot be removed stays: the first error counts.
+// Removes a folder that could not be finished. Errors of the removal are ignored: the first error counts.
 inline void remove_quietly(FileOps& files, const std::string& path) noexcept {
   try {
     remove_tree(files, path);

@@ -14,7 +14,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// What `path` is, where it is no checkpoint of ours; empty where that is not known.
+// Describes `path` if it is no checkpoint of ours; empty if it is not recognised.
 std::string known_as(const FileOps& files, const std::string& path) {
   if (!files.exists(path)) return "";
   if (!files.is_folder(path)) {
@@ -52,7 +52,7 @@ OpenCheckpoint find_ours(FileOps& files, const std::string& path) {
 }  // namespace
 
 AnyCheckpoint open_checkpoint(FileOps& files, const std::string& path) {
-  // A run that began with such a folder may save there: its own checkpoints come first.
+  // A run that started from such a folder may save there: its own checkpoints come first.
   if (!RunFolder(files, path).is_run() && is_foreign_folder(files, path)) {
     AnyCheckpoint opened{.folder = path, .manifest = foreign_manifest(files, path), .identity = {}};
     for (const SavedFile& file : opened.manifest.files) opened.identity += to_hex(file.header);

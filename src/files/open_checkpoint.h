@@ -1,4 +1,4 @@
-// Opens what load() and `fsdp ckpt` read: a checkpoint of ours, or a folder of safetensors that others wrote.
+// Opens a checkpoint of ours, or a folder of safetensors of other programs, for load() and `fsdp ckpt`.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace fsdp::detail {
 struct AnyCheckpoint {
   std::string folder;
   Manifest manifest;
-  std::string identity;  // the same for all that see the same files
+  std::string identity;  // the same for all ranks that see the same files
 };
 
-// `path` is a checkpoint, a run's folder, whose latest is taken, or a folder as in Note [Folders of others].
-// Throws CheckpointError or IoError, in words that say what `path` is instead.
+// `path` is a checkpoint, a run's folder, meaning its latest, or a folder as in Note [Folders of others].
+// Throws CheckpointError or IoError; the message says what `path` is instead.
 AnyCheckpoint open_checkpoint(FileOps& files, const std::string& path);
 
 }  // namespace fsdp::detail

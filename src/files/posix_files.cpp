@@ -1,4 +1,4 @@
-// The file system as the kernel has it.
+// FileOps on the kernel's file system.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fsdp/error.h>
@@ -19,7 +19,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Of `call` until no signal interrupts it.
+// Repeats `call` until no signal interrupts it.
 template <class Call>
 auto uninterrupted(Call call) {
   auto result = call();
@@ -37,8 +37,8 @@ Fd open_fd(const std::string& path, int flags, const char* doing) {
   return Fd(fd);
 }
 
-// A disk begins to write what a file has so far whenever this much is new. Left to itself the kernel begins
-// when the file is synced.
+// The disk starts to write a file whenever this much of it is new. By default the kernel starts when the file
+// is synced.
 constexpr int64_t kWriteBehindBytes = int64_t{8} << 20;
 
 constexpr int64_t kReadAheadBytes = int64_t{16} << 20;
@@ -47,7 +47,7 @@ class PosixFile final : public OpenFile {
  public:
   PosixFile(Fd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
-  // The size grows with what is written: what was set aside and not used is no part of the file.
+  // The size grows with the written bytes: reserved space that is not used is no part of the file.
   void reserve(int64_t bytes) override {
     const int result = uninterrupted([&] { return ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, bytes); });
     if (result < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
@@ -64,7 +64,7 @@ class PosixFile final : public OpenFile {
       offset += n;
     }
     if (unstarted_ < kWriteBehindBytes) return;
-    (void)::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);  // sync() says what goes wrong
+    (void)::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);  // sync() reports errors
     unstarted_ = 0;
   }
 
@@ -92,7 +92,7 @@ class PosixFile final : public OpenFile {
     check(uninterrupted([&] { return ::fsync(fd_.get()); }), "sync", path_);
   }
 
-  // An error here may be the first news that a write was lost, on network file systems.
+  // On network file systems an error here may be the first sign that a write was lost.
   void close() override {
     if (!fd_.valid()) return;
     const int result = ::close(fd_.release());
@@ -100,8 +100,8 @@ class PosixFile final : public OpenFile {
   }
 
  private:
-  // A disk fetches what follows while this is used. Left to itself the kernel looks 128 KiB ahead. Whoever
-  // reads little at a time reads here and there.
+  // The disk reads ahead while bytes are used. By default the kernel reads only 128 KiB ahead. Small reads
+  // are random access, for which this does nothing.
   void read_ahead(int64_t begin, int64_t end) const {
     if (end - begin < kReadAheadBytes / 64) return;
     if (begin < asked_ - kReadAheadBytes || end > asked_) asked_ = end;
@@ -112,8 +112,8 @@ class PosixFile final : public OpenFile {
 
   Fd fd_;
   std::string path_;
-  mutable int64_t asked_ = 0;  // the kernel was asked for what lies before
-  int64_t unstarted_ = 0;      // bytes written since the disk was last told to begin
+  mutable int64_t asked_ = 0;  // read-ahead was requested up to here
+  int64_t unstarted_ = 0;      // bytes written since the last start of a write
 };
 
 std::string identity_of(const struct stat& status) {
@@ -123,10 +123,10 @@ std::string identity_of(const struct stat& status) {
 // Note [Locks and forks]
 // A flock() belongs to the open file, and a forked child shares the open files of its parent: a data loader's
 // process that outlives the run would keep the lock, and the next run would be refused. So all locks are in a
-// list, and a child closes those it inherits before fork() returns in it. That leaves the parent's lock in
-// place. Programs that are started by exec have none: descriptors are close-on-exec.
+// list, and a child closes those it inherits before fork() returns in it. The parent's lock stays. Programs
+// that are started by exec have none: descriptors are close-on-exec.
 //
-// A lock keeps the folder of its file open, too: neither inode is used for another folder or file meanwhile.
+// A lock also keeps the folder of its file open, so neither inode is reused for another one meanwhile.
 class FileLock {
  public:
   FileLock(Fd file, Fd folder) : file_(std::move(file)), folder_(std::move(folder)) {
@@ -154,7 +154,7 @@ class FileLock {
     mutex.unlock();
   }
 
-  static std::mutex mutex;  // of the list
+  static std::mutex mutex;  // guards the list
   static FileLock* first;
 
   Fd file_, folder_;
@@ -170,7 +170,7 @@ class PosixFiles final : public FileOps {
     return std::make_unique<PosixFile>(open_fd(path, O_WRONLY | O_CREAT | O_EXCL, "create"), path);
   }
 
-  // Not blocking: a pipe of that name must not hold us up before it is refused.
+  // Not blocking: opening a pipe of that name must not block before it is refused.
   FilePtr open(const std::string& path) const override {
     Fd fd = open_fd(path, O_RDONLY | O_NONBLOCK, "open");
     struct stat status {};
@@ -197,7 +197,7 @@ class PosixFiles final : public FileOps {
     const Fd fd = open_fd(path, O_RDONLY | O_DIRECTORY, "open folder");
     const int result = uninterrupted([&] { return ::fsync(fd.get()); });
     if (result < 0 && errno != EINVAL)
-      throw IoError("sync folder", path, errno);  // EINVAL: no such thing here
+      throw IoError("sync folder", path, errno);  // EINVAL: not supported here
   }
 
   void remove_file(const std::string& path) override {
@@ -248,7 +248,7 @@ class PosixFiles final : public FileOps {
       }
       struct stat status {};
       check(::fstat(file.get(), &status), "look at", path);
-      // Somebody may have deleted it before it was locked: then the next one locks another file.
+      // The file may have been deleted before it was locked: then the next process would lock another file.
       if (identity(path) == identity_of(status))
         return std::make_shared<FileLock>(std::move(file), std::move(folder));
     }

@@ -44,7 +44,7 @@ std::string parent_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// A folder and those above it, where they do not exist, whose names survive a loss of power.
+// Makes a folder and those above it, if they do not exist; their names survive a loss of power.
 void make_lasting_folders(FileOps& files, const std::string& path) {
   if (files.is_folder(path)) return;
   const std::string parent = parent_of(path);
@@ -53,7 +53,7 @@ void make_lasting_folders(FileOps& files, const std::string& path) {
   files.sync_folder(parent);
 }
 
-// The number that a checkpoint was saved with as value `name`; none where it has none, or is damaged.
+// The number that a checkpoint has as value `name`; none if it has none, or is damaged.
 std::optional<double> saved_number(const FileOps& files, const std::string& checkpoint,
                                    const std::string& name) {
   try {
@@ -124,7 +124,7 @@ std::string RunFolder::begin(int64_t step, const std::string& id) {
 std::string RunFolder::commit(const std::string& begun, int64_t step, const std::string& manifest) {
   write_text(files_, begun + "/" + kManifestName, manifest);
   files_.sync_folder(begun);
-  int generation = 0;  // after every one there is, also those that have no manifest
+  int generation = 0;  // after all existing ones, also those without a manifest
   for (const std::string& other : files_.list(path_))
     if (const auto entry = parse_name(other); entry && entry->step == step)
       generation = std::max(generation, entry->generation + 1);
@@ -149,13 +149,13 @@ void RunFolder::withdraw(const std::string& name) {
     files_.rename(at(name), at(kRetired + name));
     remove_hidden({kRetired + name});
   } catch (const IoError&) {
-    // It stays, and is whole. What commit() throws says that the disk fails.
+    // It stays, and is whole. commit() throws the disk's error.
   }
 }
 
 void RunFolder::remove_hidden(const std::vector<std::string>& names) {
   if (names.empty()) return;
-  // The renames that hid them last before they lose a file: none comes back under its old name, but damaged.
+  // Makes the renames that hid them durable first: else a damaged one could get its old name back.
   files_.sync_folder(path_);
   for (const std::string& name : names) remove_tree(files_, at(name));
 }
@@ -193,7 +193,7 @@ void RunFolder::retire(const std::string& newest, int64_t keep_last, int64_t kee
   int64_t recent = 1;
   int64_t above = last->step;
   for (auto one = older.rbegin(); one != older.rend(); ++one) {
-    // Of a step that was saved again, only the last generation counts.
+    // If a step was saved again, only its last generation counts.
     const bool again = std::exchange(above, one->step) == one->step;
     const bool marked = (keep_every > 0 && one->step % keep_every == 0) || one->name == best;
     const bool kept = !again && (recent++ < keep_last || marked);

@@ -43,7 +43,7 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& value, const s
 }  // namespace
 
 std::string other_format(std::string_view start) {
-  if (start.size() > 8 && start[8] == '{') return "";  // the length of a header may begin as a pickle does
+  if (start.size() > 8 && start[8] == '{') return "";  // a header's length may look like a pickle's start
   if (start.starts_with("PK\x03\x04"))
     return "it is a zip archive, as torch::save and torch.save write them (a TorchScript model, a state "
            "dict). Such files may run code when read, so they are never opened here: load it in Python and "

@@ -11,14 +11,14 @@
 
 namespace fsdp::detail {
 
-// As in the safetensors library, which refuses longer ones too. 100 MB describe some 400,000 tensors.
+// The same limit as in the safetensors library. 100 MB describe about 400,000 tensors.
 inline constexpr int64_t kMostHeaderBytes = 100'000'000;
 
-// Bytes of an element of a dtype by its name in the format ("F32", "BF16", ...); 0 for a name that is
-// unknown.
+// Bytes of an element of a dtype by its name in the
+// format ("F32", "BF16", ...); 0 for an unknown name.
 int64_t dtype_bytes(std::string_view dtype);
 
-// Elements of a tensor. Throws CheckpointError, which begins with `where`, where they cannot be counted.
+// Number of elements of a tensor. Throws CheckpointError, which begins with `where`, if it overflows.
 int64_t checked_numel(const std::vector<int64_t>& shape, const std::string& where);
 
 struct SafetensorsEntry {
@@ -32,24 +32,24 @@ struct SafetensorsEntry {
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> tensors;  // in the order of their bytes
   std::map<std::string, std::string> metadata;
-  int64_t bytes = 0;  // where data begin
+  int64_t bytes = 0;  // position of the first data byte
 };
 
-// The bytes up to where data begin, which is a multiple of `align`. Entries follow each other without gaps.
-// Throws CheckpointError where the header would be longer than readers take.
+// The file up to the data, which begins at a multiple of `align`. Entries follow each other without gaps.
+// Throws CheckpointError if the header would be longer than readers accept.
 std::string make_safetensors_header(const std::vector<SafetensorsEntry>& tensors,
                                     const std::map<std::string, std::string>& metadata, int64_t align = 8);
 
-// Of a file of `file_bytes` that begins with `start`, its length and header. Throws CheckpointError, which
-// begins with `where`, unless all of it fits: dtypes are known, shapes fit sizes, tensors fill the file.
+// Parses the header of a file of `file_bytes` that begins with `start`. Throws CheckpointError, which begins
+// with `where`, unless all of it fits: dtypes are known, shapes fit sizes, tensors fill the file.
 SafetensorsHeader parse_safetensors_header(std::string_view start, int64_t file_bytes,
                                            const std::string& where);
 
-// Of a file that begins with `start`: that it is a pickle or an archive of one, and what to do. Empty: it is
-// neither.
+// For a file that begins with `start`: says that it is a pickle or an archive of one, with advice. Empty: it
+// is neither.
 std::string other_format(std::string_view start);
 
-// Also says of pickled, zipped and TorchScript files what they are, and what to do.
+// The error for pickled, zipped and TorchScript files says what they are, with advice.
 SafetensorsHeader read_safetensors_header(const OpenFile& file, const std::string& path);
 
 }  // namespace fsdp::detail

@@ -23,7 +23,7 @@ std::vector<std::string> safetensors_in(const FileOps& files, const std::string&
   return names;
 }
 
-// Reads the headers of files and puts the tensors in them together.
+// Reads the headers of files and assembles the tensors in them.
 class ForeignTensors {
  public:
   ForeignTensors(const FileOps& files, std::string folder) : files_(files), folder_(std::move(folder)) {
@@ -67,7 +67,7 @@ class ForeignTensors {
     for (const auto& [alias, name] : noted_)
       if (manifest_.tensors.contains(name) && !manifest_.tensors.contains(alias))
         manifest_.aliases[alias] = name;
-    // Of optimizers such files have moments alone: options of groups stay as they are.
+    // Such files have moments only of optimizers: options of groups stay as they are.
     if (std::any_of(manifest_.tensors.begin(), manifest_.tensors.end(),
                     [&](const auto& one) { return !manifest_.is_of_model(one.first, one.second); }))
       manifest_.run["optimizer"] = {{"groups", Json::array()}, {"steps_lost", has_steps_ && !has_counts_}};
@@ -97,7 +97,7 @@ class ForeignTensors {
                             .box = {.start = start, .extent = entry.shape}});
   }
 
-  // PyTorch 2.11 writes scalars as 0 when it consolidates, so steps that were counted are lost.
+  // PyTorch 2.11 writes scalars as 0 when it consolidates, so the numbers of steps are lost.
   void add_steps(const OpenFile& file, const SafetensorsHeader& header, const SafetensorsEntry& entry) {
     if (entry.end - entry.begin > 8) return;
     std::array<std::byte, 8> value{};
@@ -107,7 +107,7 @@ class ForeignTensors {
     has_counts_ |= value != std::array<std::byte, 8>{};
   }
 
-  // A rank that held nothing of a tensor may have said so.
+  // Drops boxes without elements, which a rank may write that held no part of a tensor.
   static void drop_empty_boxes(SavedTensor& tensor, const std::string& name) {
     if (checked_numel(tensor.shape, name) == 0) {
       tensor.boxes.resize(1);
@@ -121,7 +121,7 @@ class ForeignTensors {
   std::string folder_;
   Manifest manifest_;
   std::map<std::string, std::string> noted_;     // `__metadata__` of all files
-  bool has_steps_ = false, has_counts_ = false;  // steps of moments, and some that are not 0
+  bool has_steps_ = false, has_counts_ = false;  // there are numbers of steps, and some that are not 0
 };
 
 bool is_hf_folder(const FileOps& files, const std::string& path) {

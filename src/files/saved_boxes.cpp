@@ -10,7 +10,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// A box in memory order.
+// A box with its dimensions in memory order.
 Box in_order(const Box& box, const std::vector<int64_t>& order) {
   if (order.empty()) return box;
   Box moved;
@@ -21,7 +21,7 @@ Box in_order(const Box& box, const std::vector<int64_t>& order) {
   return moved;
 }
 
-// The elements [first, first + numel) that a box is.
+// The elements [first, first + numel) of a box.
 struct Run {
   int64_t first = 0;
   int64_t numel = 0;
@@ -56,7 +56,7 @@ void need_all(int64_t held, int64_t numel, const std::string& where) {
                           std::to_string(numel) + " elements");
 }
 
-// The one box of a tensor without elements.
+// Checks the one box of a tensor without elements.
 void check_empty(const SavedTensor& tensor, const std::vector<SavedFile>& files, const std::string& where) {
   const Box whole{.start = std::vector<int64_t>(tensor.shape.size()), .extent = tensor.shape};
   for (const SavedBox& saved : tensor.boxes) {
@@ -76,7 +76,7 @@ bool overlap(const Box& a, const Box& b) {
 }  // namespace
 
 bool is_run(const Box& box, const std::vector<int64_t>& shape) {
-  bool whole = true;  // all dimensions further in are
+  bool whole = true;  // all inner dimensions are whole
   for (size_t d = shape.size(); d-- > 0;) {
     if (!whole && box.extent[d] != 1) return false;
     whole = whole && box.extent[d] == shape[d];
@@ -117,7 +117,7 @@ void check_any_boxes(const SavedTensor& tensor, const std::vector<SavedFile>& fi
     need_inside_file(saved, saved.box.numel() * bytes, files, where);
     boxes.push_back(&saved.box);
   }
-  // By the first dimension, so that a box meets only those that begin before it ends.
+  // Sorted by the first dimension, so that a box is compared only with those that begin before it ends.
   const auto first = [](const Box* box) { return box->start.empty() ? 0 : box->start.front(); };
   std::ranges::sort(boxes, {}, first);
   for (size_t i = 0; i < boxes.size(); ++i) {

@@ -1,4 +1,4 @@
-// Whether the boxes of a saved tensor hold its elements, each once.
+// Checks that the boxes of a saved tensor hold all of its elements, each once.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace fsdp::detail {
 
-// Whether the elements of a box that lies inside `shape` follow each other in the row-major tensor.
+// True if the elements of a box that lies inside `shape` are contiguous in the row-major tensor.
 bool is_run(const Box& box, const std::vector<int64_t>& shape);
 
-// Of a tensor with a sound shape. Both throw CheckpointError, which begins with `where`, unless every box
+// For a tensor with a sound shape. Both throw CheckpointError, which begins with `where`, unless every box
 // lies inside the tensor and inside its file and together they are all elements, each once. Boxes as we save
-// them: each is a run in memory order.
+// them: each is contiguous in memory order.
 void check_boxes(const SavedTensor& tensor, const std::vector<SavedFile>& files, const std::string& where);
-// Any boxes, such as columns that ranks of other programs held.
+// Accepts any boxes, such as columns that ranks of other programs held.
 void check_any_boxes(const SavedTensor& tensor, const std::vector<SavedFile>& files,
                      const std::string& where);
 

@@ -1,4 +1,4 @@
-// A saved tensor as the public header shows it.
+// A saved tensor as the public header describes it.
 #pragma once
 
 #include <fsdp/checkpoint_files.h>
@@ -9,7 +9,7 @@
 
 namespace fsdp::detail {
 
-inline constexpr const char* kComplex128 = "C128";  // no dtype of safetensors: pairs of F64 are saved
+inline constexpr const char* kComplex128 = "C128";  // no dtype of safetensors: saved as pairs of F64
 
 SavedTensorInfo tensor_info(const std::string& name, const SavedTensor& tensor);
 

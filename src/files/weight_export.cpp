@@ -117,7 +117,7 @@ class WeightWriter {
   const ByteProgress& progress_;
   int64_t total_;
   int64_t done_ = 0;
-  int64_t at_ = 0;  // in the file
+  int64_t at_ = 0;  // position in the file
   std::vector<std::byte> piece_, cast_;
 };
 

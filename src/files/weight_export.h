@@ -13,17 +13,17 @@
 namespace fsdp::detail {
 
 struct ExportTensor {
-  std::string name;  // in the files
+  std::string name;  // name in the files
   const SavedTensor* saved = nullptr;
 };
 
-// The dtype in the files: that asked for, where the saved one is floating-point. Throws CheckpointError for a
-// dtype that nothing is cast to.
+// The dtype in the files: the requested one if the saved one is floating-point. Throws CheckpointError for a
+// dtype that is no target of casts.
 std::string exported_dtype(const SavedTensor& saved, const ExportOptions& options);
 
 // Writes `folder`, which must not exist: model.safetensors, or several files and their index, and `texts` by
-// their file names. `aliases` go into `__metadata__` of the files with their tensors. Under another name
-// until all is written: a failure leaves no `folder`.
+// their file names. `aliases` go into `__metadata__` of the files with their tensors. The folder has another
+// name until all is written, so a failure leaves no `folder`.
 ConvertedModel export_weights(CheckpointReader& source, const std::vector<ExportTensor>& tensors,
                               const std::map<std::string, std::string>& aliases,
                               const std::map<std::string, Json>& texts, const std::string& folder,

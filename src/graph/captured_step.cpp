@@ -1,12 +1,12 @@
 // Note [Captured steps]
-// Recorded is everything from model(...) to the end of backward: casts of the weights, gathers, gradients.
-// The optimizer stays outside, so that its step counts and learning rates may live on the host. A replay
-// does what the host would have done with other values at the same addresses; so the memory it touches
-// (inputs, arena, gradients) is kept here, and the slices are given their gradients by hand. A gradient that
-// the program has kept is moved to other memory before the next replay would write to it.
+// The recording has everything from model(...) to the end of backward: casts of the weights, gathers,
+// gradients. The optimizer stays outside, so that its step counts and learning rates may live on the host. A
+// replay repeats the work with other values at the same addresses. So the memory it uses (inputs, arena,
+// gradients) is kept here, and the slices are given their gradients explicitly. A gradient that the program
+// has kept is moved to other memory before the next replay would overwrite it.
 //
-// Autograd runs the last node of a parameter on the stream that was current when the node was made. That
-// must be the stream that is recorded: the nodes are made anew for it.
+// Autograd runs the last node of a parameter on the stream that was current when the node was made. That must
+// be the recorded stream, so the nodes are made anew for it.
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -26,7 +26,7 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr int kUsual = 3;  // steps before one is recorded: the plan is made after the first
+constexpr int kUsual = 3;  // steps before the recorded one: the plan is made after the first
 
 bool same_kind(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && a.device() == b.device();
@@ -45,7 +45,7 @@ at::Tensor over(const c10::Storage& storage, const at::Tensor& like) {
   return made;
 }
 
-// Whoever holds `storage` finds its values in other memory from now on. Returns the memory that it had.
+// Moves the values of `storage` to other memory for all its tensors. Returns the memory that it had.
 c10::Storage move_out(c10::StorageImpl& storage, const at::TensorOptions& options) {
   at::Tensor bytes = at::empty({0}, options.dtype(at::kByte));
   bytes.unsafeGetTensorImpl()->set_storage_keep_dtype(
@@ -57,7 +57,7 @@ c10::Storage move_out(c10::StorageImpl& storage, const at::TensorOptions& option
       c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(had), nullptr, /*resizable=*/false));
 }
 
-// While it lives, `side` is the current stream, and ordered after and before the one that was.
+// While it lives, `side` is the current stream, ordered behind the previous one, which then waits for it.
 class Aside {
  public:
   explicit Aside(const c10::Stream& side)
@@ -89,12 +89,12 @@ struct CapturedStep::State {
   ShardedModel model;
   int steps = 0;
   int64_t replays = 0;
-  bool possible = true;               // nothing has shown yet that the step cannot be recorded
-  std::optional<c10::Stream> stream;  // where all steps run; none: the device has no graphs
-  bool moved = false;                 // parameters' last nodes are on it
+  bool possible = true;               // no sign so far that the step cannot be recorded
+  std::optional<c10::Stream> stream;  // all steps run there; none: the device has no graphs
+  bool moved = false;                 // parameters' last nodes were made on it
   std::unique_ptr<DeviceGraph> graph;
   std::vector<at::Tensor> inputs;
-  std::vector<bool> trained;  // which parameters were not frozen then
+  std::vector<bool> trained;  // parameters that were not frozen then
   at::Tensor loss;
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients;  // of each slice that has one
   std::vector<at::Tensor> memory;                            // used by the recorded work, and not in its pool
@@ -106,7 +106,7 @@ struct CapturedStep::State {
   at::Tensor replay(const std::vector<at::Tensor>& given);
 };
 
-// A step that cannot be replayed, or not by this recording.
+// True for a step that cannot be replayed, or not by this recording.
 bool CapturedStep::State::usual(const std::vector<at::Tensor>& given) const {
   if (!possible || current(model.engine()).mode || !at::GradMode::is_enabled() || !model.is_training() ||
       current(model.engine()).in_no_sync() || current(model.engine()).tells_gradients)
@@ -138,7 +138,7 @@ void CapturedStep::State::record(const std::vector<at::Tensor>& given, const For
     try {
       graph->end();
     } catch (const std::exception&) {
-      // It says that the recording is broken; why is thrown below.
+      // It only says that the recording is broken; the cause is thrown below.
     }
     std::rethrow_exception(error);
   }
@@ -149,7 +149,7 @@ void CapturedStep::State::record(const std::vector<at::Tensor>& given, const For
   trained = trainable(engine);
 }
 
-// See Note [Gradient shards]: what a program keeps is never written again.
+// See Note [Gradient shards]: a gradient that the program keeps is never written again.
 void CapturedStep::State::part_from_kept() {
   std::map<c10::StorageImpl*, std::vector<at::Tensor*>> recorded;
   for (auto& [slice, gradient] : gradients)

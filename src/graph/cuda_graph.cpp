@@ -1,5 +1,5 @@
-// LibTorch's CUDA graphs, which also keep memory and random numbers of what is recorded. libfsdp does not
-// link libtorch_cuda, so its functions are looked up where it is loaded.
+// LibTorch's CUDA graphs, which also keep memory and random numbers of a recording. libfsdp does not link
+// libtorch_cuda, so this looks up its functions once it is loaded.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
@@ -45,7 +45,7 @@ class CudaGraph final : public DeviceGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  // Backward runs on a thread of autograd's, and other threads may do as they like meanwhile.
+  // Backward runs on a thread of autograd's, and other threads may work freely meanwhile.
   void begin() override { api_.begin(graph(), {0, 0}, cudaStreamCaptureModeRelaxed); }
   void end() override { api_.end(graph()); }
   void replay() override { api_.replay(graph()); }

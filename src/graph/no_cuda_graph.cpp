@@ -1,4 +1,4 @@
-// For builds without the CUDA toolkit.
+// Built without the CUDA toolkit.
 #include "graph/device_graph.h"
 
 namespace fsdp::detail {

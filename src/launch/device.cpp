@@ -12,8 +12,8 @@ namespace fsdp::detail {
 
 namespace {
 
-// libfsdp does not link libtorch_cuda, so that one binary runs with and without a GPU. Where there is one,
-// load it.
+// libfsdp does not link libtorch_cuda, so that one binary runs with and without a GPU. This loads it if there
+// is a GPU.
 void load_cuda() {
   if (c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return;
   const bool driver = ::access("/dev/nvidiactl", F_OK) == 0 || ::access("/dev/dxg", F_OK) == 0;

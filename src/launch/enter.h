@@ -1,4 +1,4 @@
-// From an identity and a store to a World: what init() and run_local() share.
+// The part that init() and run_local() share: from an identity and a store to a World.
 #pragma once
 
 #include <fsdp/world.h>
@@ -10,7 +10,10 @@
 
 namespace fsdp::detail {
 
-// Meets the others at `store`. Collective.
+// A debug line about this rank and the store it goes to.
+void log_identity(const Identity& me);
+
+// Meets the other ranks at `store`. Collective.
 World enter(const Identity& me, StorePtr store, const InitOptions& options);
 
 }  // namespace fsdp::detail

@@ -14,7 +14,7 @@ namespace fsdp::detail {
 namespace {
 
 constexpr int kDefaultPort = 29500;  // torch's
-constexpr int kProtocol = 2;  // raise it when ranks of the old and the new build could not work together
+constexpr int kProtocol = 3;         // raise it if ranks of the old and the new build cannot work together
 constexpr int kMaxPort = 65535;
 constexpr const char* kLoopback = "127.0.0.1";
 
@@ -53,7 +53,7 @@ Identity read(const Names& names) {
   return me;
 }
 
-// Ranks of one job agree on it without talking; two jobs of one host rarely share it.
+// Ranks of one job compute the same port without communicating; two jobs of one host rarely share it.
 int port_of_job(const std::string& job) {
   constexpr int kFirst = 20000;
   constexpr size_t kSpan = 12000;  // below the ports the kernel gives to clients

@@ -1,4 +1,4 @@
-// Who am I: rank, size and meeting point, from options or the environment. Reads only; meets nobody.
+// The identity of a rank: rank, size and meeting point, from options or the environment. Meets nobody.
 #pragma once
 
 #include <fsdp/world.h>
@@ -8,7 +8,7 @@
 
 namespace fsdp::detail {
 
-// What ranks of one run must share: our version, LibTorch's, and the layout of the memory they share.
+// The facts that ranks of one run must share: our version, LibTorch's, and the layout of shared memory.
 std::string build_id();
 
 struct Identity {
@@ -16,16 +16,16 @@ struct Identity {
   int size = 1;
   std::optional<int> local_rank;
   std::optional<int> local_size;
-  std::string source;       // in words
-  std::string master_addr;  // empty when alone
+  std::string source;       // the source of rank and size, as text
+  std::string master_addr;  // empty in a world of one rank
   int master_port = 0;
   bool agent_store = false;  // a torchrun agent serves the store: no rank may
   std::string run_key;       // tells restarts of one run apart on a store that outlives them
   std::string build = build_id();
 };
 
-// In this order: options, RANK/WORLD_SIZE, OpenMPI, Slurm, PMI, alone. Throws RendezvousError in
-// words.
+// Sources in order: options, RANK/WORLD_SIZE, OpenMPI,
+// Slurm, PMI, alone. Throws RendezvousError with advice.
 Identity find_identity(const InitOptions& options);
 
 // The first host of a Slurm list: "n[03-05,9],m1" -> "n03".

@@ -1,4 +1,4 @@
-// Where host memory for a device belongs.
+// Finds the NUMA node on which host memory for a device belongs.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,7 +9,7 @@
 
 namespace fsdp::detail {
 
-// The node that `device` is attached to; none where it makes no difference.
+// The node that `device` is attached to; none if it makes no difference.
 std::optional<NumaNode> node_near(c10::Device device);
 
 }  // namespace fsdp::detail

@@ -18,7 +18,9 @@
 #include <fstream>
 #include <iostream>
 
+#include "base/log.h"
 #include "launch/enter.h"
+#include "launch/failure.h"
 
 namespace fsdp::detail {
 
@@ -30,8 +32,8 @@ constexpr Milliseconds kStoppedGrace{1000};
 
 // Note [Last words]
 // A rank writes one byte before it ends: kDone; kFailed for an exception of its own; kFailedByOther for one
-// that tells what another rank did, also where TorchScript or user code wrapped its words in another type.
-// The text of the exception follows, cut so that it fits into the pipe: the parent reads when the rank has
+// that reports another rank's failure, even if TorchScript or user code wrapped its message in another type.
+// The text of the exception follows, cut so that it fits into the pipe. The parent reads it when the rank has
 // ended, and never waits for it.
 constexpr char kDone = 'd';
 constexpr char kFailed = 'f';
@@ -50,7 +52,7 @@ std::string hear(int fd) {
   return words;
 }
 
-// Whether the process is stopped: by SIGSTOP, or by a debugger.
+// True if the process is stopped: by SIGSTOP, or by a debugger.
 bool is_stopped(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -60,7 +62,7 @@ bool is_stopped(pid_t pid) {
          (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }
 
-// The life of a rank. Never returns: what the parent registered to run at exit is not the child's to run.
+// Runs a rank. Never returns, so that the child does not run the parent's exit handlers.
 [[noreturn]] void live(const Identity& me, const std::function<void(World&)>& fn, const InitOptions& options,
                        int words) {
   bool done = false;
@@ -74,6 +76,7 @@ bool is_stopped(pid_t pid) {
     // After a fork LibTorch makes its thread pool anew at the first call, without a lock; with several
     // devices that would be autograd's threads, all at once.
     at::init_num_threads();
+    log_identity(me);
     World world = enter(
         me, connect_store(me.master_addr, me.master_port, options.timeout, "rank " + std::to_string(me.rank)),
         options);
@@ -86,7 +89,7 @@ bool is_stopped(pid_t pid) {
   } catch (const RendezvousError& error) {
     say(words, kFailedByOther, error.what());
   } catch (const c10::Error& error) {
-    say_failed(error.what_without_backtrace());
+    say_failed(message_of(error));
   } catch (const std::exception& error) {
     say_failed(error.what());
   } catch (...) {
@@ -100,14 +103,16 @@ bool is_stopped(pid_t pid) {
 
 }  // namespace
 
-RankProcesses::RankProcesses(int ranks, const std::function<void(World&)>& fn, const InitOptions& options) {
+RankProcesses::RankProcesses(int ranks, const std::function<void(World&)>& fn, const InitOptions& options)
+    : ranks_(ranks) {
   if (ranks < 1) throw Error("run_local needs at least one rank, not " + std::to_string(ranks));
+  read_log_level();
   Listener listener = listen_on(kThisHost, 0);
-  std::cout.flush();  // or every child prints what is buffered again
+  std::cout.flush();  // or every child would print the buffered text again
   std::fflush(nullptr);
   try {
     for (int r = 0; r < ranks; ++r) start(r, ranks, fn, options, listener);
-    // Served only now: the server's thread would not survive a fork. Ranks that connect before wait in the
+    // The server starts only now: its thread would not survive a fork. Ranks that connect earlier wait in the
     // backlog.
     store_ = serve_store(kThisHost, std::move(listener), options.timeout);
   } catch (...) {
@@ -166,7 +171,7 @@ void RankProcesses::signal(int rank, int number) const {
   ::syscall(SYS_pidfd_send_signal, children_[static_cast<size_t>(rank)].pidfd.get(), number, nullptr, 0);
 }
 
-// Where somebody else reaps our children (SIGCHLD ignored, say), the last words still tell how it went.
+// If somebody else reaps our children (SIGCHLD ignored, say), the last words still tell the outcome.
 void RankProcesses::reap(Child& child, int rank) {
   int status = 0;
   const bool known = ::waitpid(child.pid, &status, 0) == child.pid;
@@ -179,14 +184,29 @@ void RankProcesses::reap(Child& child, int rank) {
   outcome.secondary = words.starts_with(kFailedByOther);
   if (outcome.secondary || words.starts_with(kFailed)) outcome.error = words.substr(1);
   outcome.killed = child.told_to_end && outcome.signal == SIGKILL && words.empty();
-  if (outcome.failed()) failed_.push_back(rank);
+  if (outcome.failed()) {
+    failed_.push_back(rank);
+    log_debug([&] { return describe(rank); });
+  }
+}
+
+std::string RankProcesses::describe(int rank) const {
+  const RankOutcome& how = outcome(rank);
+  if (!how.error.empty()) return name_rank(how.error, rank, ranks_, " failed");
+  const std::string name = "rank " + std::to_string(rank) + " of " + std::to_string(ranks_) + " ";
+  if (how.killed) return name + "was killed, because another rank had failed";
+  return name + (how.signal != 0 ? describe_signal(how.signal)
+                                 : "ended with exit code " + std::to_string(how.exit_code));
 }
 
 int RankProcesses::cause() const {
   const auto remote = [&](int rank) { return outcome(rank).killed ? 2 : outcome(rank).secondary ? 1 : 0; };
   const auto nearest =
       std::min_element(failed_.begin(), failed_.end(), [&](int a, int b) { return remote(a) < remote(b); });
-  return nearest == failed_.end() ? -1 : *nearest;
+  if (nearest == failed_.end()) return -1;
+  const std::string& error = outcome(*nearest).error;
+  const int named = rank_named_first(error);
+  return named >= 0 && named < size() && outcome(named).error == error ? named : *nearest;
 }
 
 int RankProcesses::wait_any(Milliseconds time) {
@@ -233,10 +253,7 @@ void run_local(int ranks, const std::function<void(World&)>& fn, const InitOptio
   const int failed = processes.cause();
   if (failed < 0) return;
   const detail::RankOutcome& outcome = processes.outcome(failed);
-  const std::string how = outcome.signal != 0 ? "was ended by signal " + std::to_string(outcome.signal)
-                                              : "failed with exit code " + std::to_string(outcome.exit_code);
-  throw Error("rank " + std::to_string(failed) + " of " + std::to_string(ranks) + " " + how +
-              (outcome.error.empty() ? "" : ": " + outcome.error));
+  throw RankError(processes.describe(failed), failed, outcome.exit_code, outcome.signal);
 }
 
 }  // namespace fsdp

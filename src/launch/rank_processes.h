@@ -13,23 +13,23 @@
 
 namespace fsdp::detail {
 
-// How a rank ended.
+// The way a rank ended.
 struct RankOutcome {
   int exit_code = 0;
-  int signal = 0;          // that ended it; 0: it exited
-  std::string error;       // what() of the exception that left `fn`
-  bool secondary = false;  // that exception tells what another rank did (CommError, RendezvousError)
-  bool killed = false;     // by us, because another rank had failed
+  int signal = 0;          // the signal that ended it; 0: it exited
+  std::string error;       // message of the exception that left `fn`
+  bool secondary = false;  // that exception reports another rank's failure (CommError, RendezvousError)
+  bool killed = false;     // ended by us, because another rank had failed
 
   bool failed() const { return exit_code != 0 || signal != 0; }
 };
 
-// Forks the ranks at construction; they die with this process. The store is served from here, so it survives
+// Forks the ranks at construction; they die with this process. This process serves the store, so it survives
 // any rank.
 class RankProcesses {
  public:
   RankProcesses(int ranks, const std::function<void(World&)>& fn, const InitOptions& options);
-  // Ends what still runs.
+  // Ends the ranks that still run.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
@@ -41,20 +41,23 @@ class RankProcesses {
   bool ended(int rank) const { return children_[static_cast<size_t>(rank)].ended; }
   const RankOutcome& outcome(int rank) const { return children_[static_cast<size_t>(rank)].outcome; }
 
-  // Waits at most `time` for some rank to end; the rank, or -1.
+  // Waits at most `time` for any rank to end. Returns the rank, or -1.
   int wait_any(Milliseconds time);
-  // Waits for all. Once a rank has failed the others get `grace` to end by themselves; a rank that is stopped
-  // (SIGSTOP) cannot, and gets a second at most.
+  // Waits for all. Once a rank has failed, the others get `grace` to end by themselves; a stopped rank
+  // (SIGSTOP) cannot, and gets one second at most.
   void wait_all(Milliseconds grace);
-  // The rank that made the run fail, or -1: the first that ended by an error of its own or a signal; where
-  // there is none, the first that ended by an error about another rank.
+  // The rank that made the run fail, or -1: the first that ended by an error of its own or a signal; if there
+  // is none, the first that ended by an error about another rank. If that error begins with the number of a
+  // rank that threw the same, as those of save() and load() do, that rank.
   int cause() const;
+  // The way a failed rank ended, for the user: "rank 1 of 2 failed: no such file".
+  std::string describe(int rank) const;
 
  private:
   struct Child {
     pid_t pid = -1;
     Fd pidfd;
-    Fd words;  // the rank's last: see Note [Last words]
+    Fd words;  // the rank's last words: see Note [Last words]
     bool ended = false;
     bool told_to_end = false;
     RankOutcome outcome;
@@ -66,9 +69,10 @@ class RankProcesses {
   void end(int rank);
   void end_all();
 
+  int ranks_;
   std::vector<Child> children_;
   StorePtr store_;
-  std::vector<int> failed_;  // in the order they ended
+  std::vector<int> failed_;  // in the order in which they ended
 };
 
 }  // namespace fsdp::detail

@@ -74,9 +74,9 @@ struct Card {
 
 // Note [Rendezvous]
 // A rank claims its number, leaves its card and waits for the verdict: one key, which is written once. Rank 0
-// reads each card as it arrives, compares it with its own, and writes the verdict: all cards, or what is
-// wrong. Whoever else finds something wrong writes it there too; the first verdict counts. So the store is
-// asked a fixed number of times per rank, and all ranks hear the same.
+// reads each card as it arrives, compares it with its own, and writes the verdict: all cards, or the error. A
+// rank that finds another error writes it there too; the first verdict counts. So each rank makes a fixed
+// number of requests to the store, and all ranks get the same result.
 class Meeting {
  public:
   Meeting(const Identity& me, StorePtr store, Milliseconds timeout)
@@ -106,7 +106,7 @@ class Meeting {
     return peers;
   }
 
-  // The store goes with rank 0, which may have nothing else to do: it stays until all have read.
+  // The store ends with rank 0, so rank 0 stays until all have read the verdict.
   void let_others_read() {
     const auto start = Clock::now();
     auto read = store_->add(key(kReadKey), 1);
@@ -117,7 +117,7 @@ class Meeting {
     }
   }
 
-  // The store goes with rank 0: it stays until those who came have heard what is wrong, but not for long.
+  // The store ends with rank 0, so it stays until the ranks that came have read the error, but not for long.
   void let_others_hear() {
     constexpr Milliseconds kPatience{1000};
     const auto told = store_->add(key(kToldKey), 1);
@@ -139,7 +139,7 @@ class Meeting {
     store_->compareSet(key(kVerdictKey), {}, to_bytes(kind + text));
   }
 
-  // Says it to the ranks that still wait, too.
+  // Gives the error to the ranks that still wait, too.
   [[noreturn]] void fail(const std::string& message) {
     give_verdict(kFailedVerdict, message);
     throw RendezvousError(message);
@@ -160,12 +160,12 @@ class Meeting {
          " came first, then " + mine_.name() + ". Give every process its own rank (" + me_.source + ").");
   }
 
-  // Rank 0: reads every card, once, and compares at once: a rank that believes in a larger world would wait
-  // in vain.
+  // Rank 0: reads every card once, and compares it at once, since a rank that expects a larger world would
+  // wait in vain.
   void collect() {
     const auto start = Clock::now();
     std::map<int, Card> cards;
-    std::vector<int64_t> unread;  // arrivals; who counted itself may not have written its card yet
+    std::vector<int64_t> unread;  // arrivals; a rank that counted itself may not have written its card yet
     int64_t arrived = 0;
     for (Milliseconds pause{1};; pause = std::min(pause * 2, kMaxPause)) {
       for (const auto now = store_->add(key(kArrivedKey), 0); arrived < now;) unread.push_back(++arrived);
@@ -186,7 +186,7 @@ class Meeting {
     give_verdict(kMetVerdict, all);
   }
 
-  // Every rank waits here, inside the store, for as long as it takes.
+  // Every rank waits here, inside the store, until there is a verdict.
   std::string hear_verdict() {
     try {
       store_->wait({key(kVerdictKey)}, timeout_);

@@ -1,4 +1,4 @@
-// How ranks meet: each says who it is, waits for the others and checks that they fit together.
+// The rendezvous: each rank presents itself, waits for the others and checks that all fit together.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace fsdp::detail {
 
-// All ranks in order. Throws RendezvousError naming ranks that are missing, there twice, or of another build
-// or size.
+// Returns all ranks in order. Throws RendezvousError, naming the ranks that are missing, there twice, or of
+// another build or size.
 std::vector<Peer> meet(const Identity& me, const StorePtr& store, Milliseconds timeout);
 
 }  // namespace fsdp::detail

@@ -70,7 +70,7 @@ Listener listener(Fd fd) {
   return {std::move(fd), port};
 }
 
-// IPv6 with IPv4, or IPv4 alone where the kernel has no IPv6.
+// IPv6 with IPv4, or IPv4 alone if the kernel has no IPv6.
 Listener listen_everywhere(const std::string& host, int port) {
   const auto number = htons(static_cast<uint16_t>(port));
   if (Fd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)); fd.valid()) {
@@ -122,8 +122,8 @@ StorePtr serve_store(const std::string& host, Listener listener, Milliseconds ti
   return c10::make_intrusive<::c10d::TCPStore>(host, options);
 }
 
-// LibTorch's client says a great deal on stderr while nobody answers; so ask quietly first. The connection is
-// kept until the client has its own: a server that is just starting does not expect one that is gone already.
+// LibTorch's client logs a lot on stderr while no server answers, so this tries first, quietly. The
+// connection is kept until the client has its own: a server that just starts does not expect a closed one.
 Fd reach_server(const std::string& host, int port, Milliseconds timeout) {
   const Addresses addresses = resolve(host, port);
   const auto start = Clock::now();

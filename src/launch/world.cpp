@@ -40,8 +40,8 @@ namespace detail {
 
 namespace {
 
-// OpenMP's threads spin while they wait: where ranks have more threads than there are processors, every
-// operator waits for threads that do not run.
+// OpenMP's threads spin while they wait: if ranks have more threads than there are processors, every operator
+// waits for threads that are not running.
 void set_threads(std::optional<int> asked, int ranks_on_host) {
   if (asked) {
     if (*asked < 1)
@@ -54,15 +54,41 @@ void set_threads(std::optional<int> asked, int ranks_on_host) {
   if (share < at::get_num_threads()) at::set_num_threads(share);
 }
 
+std::string name_of(const Identity& me) {
+  return "rank " + std::to_string(me.rank) + " of " + std::to_string(me.size);
+}
+
+void log_meeting(const Identity& me, const WorldState& state, Milliseconds took) {
+  log_debug([&] {
+    const Peer& self = state.peers[static_cast<size_t>(me.rank)];
+    const int threads = at::get_num_threads();
+    return name_of(me) + ": all ranks met after " + std::to_string(took.count()) + " ms; host " +
+           self.hostname + ", pid " + std::to_string(self.pid) + ", local rank " +
+           std::to_string(state.local_rank) + " of " + std::to_string(state.local_size) + ", device " +
+           state.device.str() + ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+  });
+}
+
 }  // namespace
 
+void log_identity(const Identity& me) {
+  log_debug([&] {
+    const bool alone = me.size == 1 && !me.agent_store;
+    return name_of(me) + ", from " + me.source + "; store " +
+           (alone ? "in this process" : "at " + me.master_addr + ":" + std::to_string(me.master_port)) +
+           (me.agent_store ? " (the launcher's)" : "") + "; " + me.build;
+  });
+}
+
 World enter(const Identity& me, StorePtr store, const InitOptions& options) {
+  const auto start = Clock::now();
   auto state = std::make_shared<WorldState>();
   state->rank = me.rank;
   state->size = me.size;
   state->source = me.source;
   state->peers = meet(me, store, options.timeout);
-  // On a store that outlives a restart, what an earlier attempt wrote must not be found.
+  const Milliseconds took = elapsed_since(start);
+  // On a store that outlives a restart, keys of an earlier attempt must not be found.
   state->store = c10::make_intrusive<::c10d::PrefixStore>("fsdp/run/" + me.run_key, std::move(store));
   const Peer& self = state->peers[static_cast<size_t>(me.rank)];
   const auto here = [&](const Peer& peer) { return peer.host_id == self.host_id; };
@@ -74,16 +100,23 @@ World enter(const Identity& me, StorePtr store, const InitOptions& options) {
   state->device = choose_device(options.device, state->local_rank);
   set_threads(options.threads, state->local_size);
   if (options.keep_host_memory && state->device.is_cpu()) use_host_pool();
+  log_meeting(me, *state, took);
   return World(std::move(state));
 }
 
 }  // namespace detail
 
 World init(const InitOptions& options) {
+  detail::read_log_level();
   const detail::Identity me = detail::find_identity(options);
+  detail::log_identity(me);
   const auto start = detail::Clock::now();
   detail::StorePtr store = detail::open_store(me, options.timeout);
-  InitOptions rest = options;  // one timeout for all of it, but always time to hear what is wrong
+  detail::log_debug([&] {
+    return detail::name_of(me) + " reached the store after " +
+           std::to_string(detail::elapsed_since(start).count()) + " ms";
+  });
+  InitOptions rest = options;  // one timeout for all steps, but always time to read the error
   rest.timeout = std::max(detail::Milliseconds{100}, options.timeout - detail::elapsed_since(start));
   World world = detail::enter(me, std::move(store), rest);
   if (world.rank() == 0)

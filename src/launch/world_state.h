@@ -1,4 +1,4 @@
-// What a World handle points to.
+// The state behind a World handle.
 #pragma once
 
 #include <fsdp/world.h>
@@ -13,17 +13,18 @@
 #include <vector>
 
 #include "base/owning_process.h"
+#include "launch/activity.h"
 
 namespace fsdp::detail {
 
-// What ended the first group of this rank that failed. A rank that leaves its other groups because of it
-// passes it on, so that their ranks hear of the culprit and not of the messenger.
+// The fault of this rank's first group that failed. A rank that leaves its other groups because of it passes
+// it on, so that their ranks see the culprit and not the messenger.
 class FirstCause {
  public:
   struct Fault {
     int culprit = -1;    // rank in the world; -1: nothing has failed
     std::string name;    // of the culprit, with host and process
-    std::string reason;  // what it did
+    std::string reason;  // its action or failure
   };
 
   void note(Fault fault) {
@@ -46,10 +47,12 @@ class FirstCause {
 
 // A folder that this rank saves into.
 struct SavingFolder {
-  std::shared_ptr<void> lock;     // against other runs; held by rank 0 as long as the world is there
+  std::shared_ptr<void> lock;     // against other runs; rank 0 holds it as long as the world exists
   std::string lock_identity;      // of the locked file
-  std::shared_future<void> last;  // ready when the save that was asked for last has ended
+  std::shared_future<void> last;  // ready when the latest requested save has ended
 };
+
+struct CommState;
 
 struct WorldState {
   WorldState() = default;
@@ -70,8 +73,12 @@ struct WorldState {
   std::string source;
   c10::intrusive_ptr<::c10d::Store> store;
   std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();
+  std::shared_ptr<Activity> activity = std::make_shared<Activity>();
+  std::atomic<int> models{0};  // sharded so far
   std::atomic<bool> warned_of_rows{false};
-  std::atomic<int> groups{0};                  // made so far; names the next group's keys
+  std::atomic<int> groups{0};       // made so far; names the next group's keys
+  std::shared_ptr<CommState> comm;  // World::comm(), once it was asked for
+  std::mutex comm_mutex;
   std::atomic<int> meetings{0};                // likewise, of ranks that save or load
   std::map<std::string, SavingFolder> saving;  // see Note [One save at a time]
   std::mutex saving_mutex;

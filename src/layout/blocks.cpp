@@ -29,7 +29,7 @@ std::string signature(const ModuleDecl& module) {
   return text + ")";
 }
 
-// Modules that hold others and do nothing themselves, also as TorchScript calls them.
+// Modules that only hold others, under the names of torch::nn and of TorchScript.
 bool is_list(const ModuleDecl& module) {
   const std::set<std::string> lists = {"SequentialImpl", "ModuleListImpl", "ModuleDictImpl",
                                        "Sequential",     "ModuleList",     "ModuleDict"};
@@ -40,7 +40,7 @@ bool is_sequential(const ModuleDecl& module) {
   return module.type == "SequentialImpl" || module.type == "Sequential";
 }
 
-// Whether `text` has one of `words` in it, in any case.
+// True if `text` contains one of `words`, in any case.
 bool mentions(const std::string& text, std::initializer_list<const char*> words) {
   std::string lower = text;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -50,7 +50,7 @@ bool mentions(const std::string& text, std::initializer_list<const char*> words)
 
 std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
-// Children of `parent` that repeat: of one type, whatever their widths; lists only where they hold the same.
+// Children of `parent` that repeat: of one type, with any widths; lists only if they hold the same.
 struct Repeated {
   const ModuleDecl* parent = nullptr;
   std::vector<const ModuleDecl*> modules;
@@ -63,7 +63,7 @@ struct Repeated {
   }
 };
 
-// Those with children of their own that hold most of `parent`; none: empty.
+// The repeated children, with children of their own, that hold most of `parent`; empty if there are none.
 Repeated repeated_in(const ModuleDecl& parent) {
   std::map<std::string, std::vector<const ModuleDecl*>> alike;
   for (const ModuleDecl& child : parent.children)
@@ -78,7 +78,7 @@ Repeated repeated_in(const ModuleDecl& parent) {
   return {};
 }
 
-// The paths wrap_automatic chooses.
+// Finds the paths that wrap_automatic chooses.
 class BlockFinder {
  public:
   explicit BlockFinder(const ModuleDecl& root) {
@@ -111,7 +111,7 @@ class BlockFinder {
     block_elements_ = std::max(block_elements_, elements_below(block));
   }
 
-  // Other modules in the same chain that hold at least half as much as a block does on average.
+  // Takes other modules in the same chain that hold at least half as much as an average block.
   void take_siblings(const Repeated& found) {
     const auto count = static_cast<int64_t>(found.modules.size());
     for (const ModuleDecl& child : found.parent->children) {
@@ -123,8 +123,8 @@ class BlockFinder {
     }
   }
 
-  // Which of them runs depends on the data, so that ranks would gather different ones: by their names, or
-  // because a layer before them has one output for each.
+  // True for experts, of which different ranks would gather different ones: recognised by their names, or by
+  // a layer before them that has one output for each.
   static bool are_experts(const Repeated& found, const ModuleDecl& holder) {
     if (mentions(last_name(found.parent->path), {"expert"}) ||
         mentions(found.modules.front()->type, {"expert"}) || mentions(holder.type, {"expert", "moe"}))
@@ -144,7 +144,7 @@ class BlockFinder {
     });
   }
 
-  // Blocks of different widths that are themselves lists of blocks: the inner ones are the units.
+  // True for blocks of different widths that are themselves lists of blocks: the inner ones are the units.
   static bool are_stacks(const Repeated& found) {
     return std::any_of(found.modules.begin(), found.modules.end(),
                        [](const ModuleDecl* module) { return is_stack(*module, elements_below(*module)); });
@@ -157,8 +157,8 @@ class BlockFinder {
                        [&](const ModuleDecl& child) { return is_stack(child, elements, &module); });
   }
 
-  // Without blocks: the layers of a Sequential, which run one after the other, if it holds most of the model
-  // and two of them are large.
+  // In a model without blocks: takes the layers of a Sequential, which run one after the other, if it holds
+  // most of the model and two of them are large.
   void find_large_layers(const ModuleDecl& module, int64_t elements) {
     if (!is_sequential(module) || 2 * elements_below(module) <= elements) {
       for (const ModuleDecl& child : module.children) find_large_layers(child, elements);
@@ -173,7 +173,7 @@ class BlockFinder {
       for (const ModuleDecl* layer : large) take(*layer);
   }
 
-  // Modules outside the blocks that hold at least half as much as one block.
+  // Takes modules outside the blocks that hold at least half as much as one block.
   void find_large_neighbours(const ModuleDecl& module) {
     for (const ModuleDecl& child : module.children) {
       if (blocks_.contains(child.path)) continue;

@@ -1,4 +1,4 @@
-// Which modules the automatic wrap policy chooses.
+// The modules that the automatic wrap policy makes units.
 #pragma once
 
 #include <set>

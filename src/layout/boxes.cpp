@@ -21,7 +21,7 @@ std::vector<int64_t> row_major_strides(const std::vector<int64_t>& shape) {
   return strides;
 }
 
-// The largest box that begins at element `first` and ends at or before `end`: some of the outermost
+// The largest box that begins at element `first` and ends at or before `end`: a part of the outermost
 // dimension in which a whole step starts at `first` and fits.
 Box box_from(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides, int64_t first,
              int64_t end) {

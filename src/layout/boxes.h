@@ -1,4 +1,4 @@
-// A flat range of a tensor as rectangles: checkpoints describe a shard by these.
+// Cuts a flat range of a tensor into rectangles, by which checkpoints describe a shard.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ struct Box {
 };
 
 // Note [Boxes]
-// Elements [start, start + size) of a row-major tensor, cut into boxes that follow each other: the elements
-// of each are one run of the range, so that a box can be copied from and to a shard in one piece. These are
-// the fewest such boxes, and there is one way only to cut them. In two dimensions they are the rest of the
-// row at which the range starts, whole rows, and the beginning of the row in which it ends; in n dimensions
-// at most 2n - 1. (Boxes that reorder elements could sometimes be fewer: rows 0 and 1 right of a column and
-// rows 1 and 2 left of it.) A scalar is one box without dimensions; an empty range has none.
+// Elements [start, start + size) of a row-major tensor are cut into boxes that follow each other. The
+// elements of each box are one contiguous part of the range, so a box is copied from and to a shard in one
+// piece. The cut has the fewest such boxes and is unique. In two dimensions it is the rest of the first row,
+// whole rows, and the beginning of the last row; in n dimensions it has at most 2n - 1 boxes. (Boxes that
+// reorder elements could sometimes be fewer: rows 0 and 1 right of a column and rows 1 and 2 left of it.) A
+// scalar is one box without dimensions; an empty range has none.
 std::vector<Box> boxes_of(const std::vector<int64_t>& shape, int64_t start, int64_t size);
 
 }  // namespace fsdp::detail

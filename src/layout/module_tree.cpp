@@ -10,7 +10,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// One walk over the tree: which parameters the paths reach, and which names there are.
+// One walk over the tree finds the parameters that the paths reach, and all names.
 class PathWalk {
  public:
   explicit PathWalk(const std::vector<std::string>& paths) : paths_(paths.begin(), paths.end()) {}

@@ -1,4 +1,4 @@
-// A model as the layout sees it: modules with names and types, parameters with shapes. No tensors.
+// The model that the layout works on: modules with names and types, parameters with shapes. No tensors.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace fsdp::detail {
 
-// What kind of element: a number that tells kinds apart, its size, and whether precision options apply to it.
+// An element type: a code that tells types apart, its size, and whether precision options apply to it.
 struct ElementType {
   int16_t code = 0;
   int16_t bytes = 4;
@@ -18,7 +18,7 @@ struct ElementType {
 
 using ParamId = int32_t;
 
-// One parameter. Tied parameters, which are one tensor under several names, have one id.
+// One parameter. Tied parameters are one tensor under several names, and have one id.
 struct ParamDecl {
   ParamId id = 0;
   std::string name;  // the full path, "h.0.attn.weight"
@@ -36,15 +36,15 @@ struct ParamDecl {
 struct ModuleDecl {
   std::string path;               // "" for the root
   std::string type;               // "BlockImpl"
-  std::vector<ParamDecl> params;  // its own, not those of children
+  std::vector<ParamDecl> params;  // its own, without those of children
   std::vector<ModuleDecl> children;
   // The module itself, for policies that ask for a C++ type; never dereferenced here.
   const void* origin = nullptr;
 };
 
-// The ids of all parameters that are named by a path or lie in the module with that path or below it, each
-// once, in order of definition; "" is the root. A tied parameter counts by any of its names. Throws
-// std::invalid_argument for a path that names nothing, with the names nearest to it.
+// The ids of all parameters that a path names or that lie in or below the module with that path, each once,
+// in order of definition; "" is the root. A tied parameter counts by any of its names. Throws
+// std::invalid_argument, with the nearest names, for a path that names nothing.
 std::vector<ParamId> params_under(const ModuleDecl& root, const std::vector<std::string>& paths);
 
 }  // namespace fsdp::detail

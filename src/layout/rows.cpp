@@ -11,7 +11,7 @@ struct Host {
   std::vector<int> ranks;
 };
 
-// In the order of their first ranks.
+// Hosts in the order of their first ranks.
 std::vector<Host> group_by_host(const std::vector<HostOfRank>& hosts) {
   std::vector<Host> found;
   for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {

@@ -6,7 +6,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// The smallest element the unit is ever kept in; 0: none is said.
+// The smallest element size in which the unit is ever kept; 0: not given.
 int64_t narrowest_bytes(const UnitChoice& choice) {
   int64_t bytes = 0;
   for (const auto& type : {choice.compute, choice.reduce, choice.master})

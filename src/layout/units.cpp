@@ -14,7 +14,7 @@ namespace {
 
 int64_t bytes_of(const ParamDecl& param) { return param.numel() * param.type.bytes; }
 
-// Walks from the leaves up and takes parameters into units as the policy says.
+// Walks from the leaves up and takes parameters into units, as the policy decides.
 class UnitMaker {
  public:
   UnitMaker(const UnitPolicy& policy, const std::vector<ParamId>& ignored)
@@ -23,7 +23,7 @@ class UnitMaker {
   std::vector<UnitDecl> run(const ModuleDecl& root) {
     visit(root, true);
     take(root, "root");
-    // In order of definition, whatever the order in which modules were asked.
+    // In order of definition, since modules were asked in another order.
     std::stable_sort(found_.begin(), found_.end(),
                      [](const Found& a, const Found& b) { return a.first < b.first; });
     std::vector<UnitDecl> units;
@@ -33,7 +33,7 @@ class UnitMaker {
 
  private:
   struct Found {
-    int64_t first;  // where its first parameter stands in the model
+    int64_t first;  // position of its first parameter in the model
     UnitDecl unit;
   };
 
@@ -82,7 +82,7 @@ void split_unit(UnitDecl unit, int64_t max_bytes, std::vector<UnitDecl>& out) {
     ++pieces;
     out.push_back(std::exchange(part, UnitDecl{.name = unit.name, .params = {}}));
   };
-  // An operator reads the parameters of one module together.
+  // Parameters of one module are read together by an operator.
   const auto module_of = [](const ParamDecl& param) {
     return param.name.substr(0, param.name.rfind('.') + 1);
   };

@@ -31,7 +31,7 @@ uint64_t hash_of(const at::Tensor& tensor) {
 
 namespace {
 
-// A region of which there are copies: on all ranks, or on those with the same place in their row.
+// A region with copies: on all ranks, or on those with the same place in their row.
 struct Copied {
   const Unit* unit;
   bool on_all;
@@ -42,14 +42,14 @@ std::vector<Copied> copied(const std::vector<std::shared_ptr<Unit>>& units, cons
   std::vector<Copied> found;
   for (const auto& unit : units) {
     if (unit->ranks() > 1 && !mesh.column) continue;
-    unit->before_touch();  // a hash reads memory, not tensors
+    unit->before_touch();  // a hash reads memory without an operator
     for (const auto& region : unit->regions)
       found.push_back({unit.get(), unit->ranks() == 1, static_cast<int64_t>(hash_of(region->shard))});
   }
   return found;
 }
 
-// "ranks 0, 1, 2 agree and differ from rank 3": the most first.
+// "ranks 0, 1, 2 agree and differ from rank 3": the largest group first.
 std::string told(const std::map<int64_t, std::vector<int>>& holders) {
   std::vector<std::vector<int>> groups;
   for (const auto& [hash, ranks] : holders) groups.push_back(ranks);

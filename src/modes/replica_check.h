@@ -1,4 +1,4 @@
-// Compares replicas: parameters that are whole on every rank, and shards of which every row has a copy.
+// Compares replicas: parameters that are whole on every rank, and shards that every row has a copy of.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace fsdp::detail {
 
 class Engine;
 
-// Of the bytes of a tensor, wherever it is.
+// The hash of a tensor's bytes, on any device.
 uint64_t hash_of(const at::Tensor& tensor);
 
-// Throws c10::Error on every rank, naming rank and unit, where replicas differ. Collective.
+// Throws c10::Error on every rank, naming rank and unit, if replicas differ. Collective.
 void compare_copies(const std::vector<std::shared_ptr<Unit>>& units, Mesh& mesh);
 
-// For Engine::after_backward: compares once in so many backwards.
+// A function for Engine::after_backward: compares every `backwards` backwards.
 std::function<void(Engine&)> check_replicas_every(int64_t backwards);
 
 }  // namespace fsdp::detail

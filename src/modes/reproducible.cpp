@@ -71,11 +71,11 @@ Reproduction::Reproduction(const Reproducible& options, const World& world, cons
   at::set_num_threads(options.threads);
   if (!policy_of(device_).has_unordered_kernels) return;
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  // Otherwise every tensor is written once more when it is made.
+  // Otherwise LibTorch fills every new tensor once more.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
-// Several forwards before one backward draw different numbers.
+// Several forwards before one backward use different random numbers.
 void Reproduction::before_forward() {
   const uint64_t seed =
       microbatch_seed(options_.seed + static_cast<uint64_t>(forwards_++), step, done() + rank_);
@@ -149,8 +149,8 @@ int64_t Reproduction::held_bytes() const {
   return bytes;
 }
 
-// value(region, first element, elements) of every segment, by unit, region and segment. A unit that is whole
-// on every rank is looked at by all; of the others every rank looks at its own segments.
+// value(region, first element, elements) of every segment, by unit, region and segment. All ranks compute
+// those of a unit that is whole on every rank; of other units every rank computes its own segments.
 template <class Value>
 std::vector<double> Reproduction::over_segments(const Units& units, Mesh& mesh, Value value) const {
   std::vector<double> ordered;
@@ -187,7 +187,7 @@ double Reproduction::norm_sum(const Units& units, Mesh& mesh, double p) const {
 }
 
 uint64_t Reproduction::hash(const Units& units, Mesh& mesh) const {
-  for (const auto& unit : units) unit->before_touch();  // a hash reads memory, not tensors
+  for (const auto& unit : units) unit->before_touch();  // a hash reads memory without an operator
   const auto hashes = over_segments(units, mesh, [&](const UnitRegion& region, int64_t first, int64_t n) {
     return static_cast<double>(hash_of(region.shard.narrow(0, first, n)) >> 12);  // exact in a double
   });

@@ -1,4 +1,4 @@
-// The same bits for every number of ranks.
+// Reproducible mode: the same bits for every number of ranks.
 #pragma once
 
 #include <fsdp/options.h>
@@ -14,20 +14,20 @@ namespace fsdp::detail {
 
 // Note [Reproducible]
 // A step is V microbatches; microbatch i runs on rank i mod W, in backward i / W. Gradients are summed along
-// one binary tree over i: its low levels over the ranks of a backward, in the reduce, its high levels over
-// the backwards, where finished subtrees wait as partial sums until their neighbour is there. V and W are
-// powers of two, so the tree is the same for every W. What the tree adds up are whole gradients of a
-// backward: a parameter's must not come in parts of which one was reduced already (gradient_hooks.cpp).
-// Random numbers are keyed by step and microbatch. Regions are padded for V ranks, so that V equal segments
-// are the same elements on any number of ranks: norms and hashes are taken segment by segment, and put
-// together in their order.
+// one binary tree over i. Its low levels are over the ranks of a backward, in the reduce. Its high levels are
+// over the backwards: finished subtrees wait as partial sums until their neighbour is there. V and W are
+// powers of two, so the tree is the same for every W. The tree adds whole gradients of a backward, so a
+// parameter's gradient must not arrive in parts of which one was already reduced (gradient_hooks.cpp). Random
+// numbers are keyed by step and microbatch. Regions are padded for V ranks, so that V equal segments have the
+// same elements on any number of ranks: norms and hashes are computed segment by segment, and combined in
+// their order.
 class Reproduction final : public StepMode {
  public:
-  // Throws c10::Error when options or module do not allow it.
+  // Throws c10::Error if options or module do not allow it.
   Reproduction(const Reproducible& options, const World& world, const ShardOptions& all,
                const torch::nn::Module& module);
 
-  // Units are cut as for so many ranks, of whose shards each rank owns several.
+  // Units are cut as for this number of ranks; each rank owns several of these shards.
   int pieces() const { return options_.microbatches; }
 
   // Seeds the generators.
@@ -50,7 +50,7 @@ class Reproduction final : public StepMode {
 
   template <class Value>
   std::vector<double> over_segments(const Units& units, Mesh& mesh, Value value) const;
-  // Microbatches of this step that are done, over all ranks.
+  // Number of microbatches of this step that are done, over all ranks.
   int done() const { return backwards_ * ranks_; }
 
   Reproducible options_;

@@ -1,4 +1,4 @@
-// What a sharded model tells about itself.
+// Statistics and states of a sharded model: the functions behind <fsdp/insight.h>.
 #include <fsdp/insight.h>
 #include <fsdp/sharded_model.h>
 
@@ -107,8 +107,9 @@ const char* to_string(UnitPhase phase) {
 }
 
 MemoryStats ShardedModel::memory_stats() const { return model_of(engine_).memory_stats(0); }
-MemoryStats ShardedModel::memory_stats(const torch::optim::Optimizer& optimizer) const {
-  return model_of(engine_).memory_stats(detail::state_bytes(optimizer));
+MemoryStats ShardedModel::memory_stats(const torch::optim::Optimizer& optimizer,
+                                       const OptimizerFormat* format) const {
+  return model_of(engine_).memory_stats(detail::state_bytes(optimizer, format));
 }
 
 std::vector<UnitCounts> ShardedModel::unit_counts() const {

@@ -21,17 +21,17 @@ namespace {
 
 using torch::optim::AdamWParamState;
 
-// What one fused call takes: parameters with the same options, type and number of steps behind them.
+// The tensors of one fused call: parameters with the same options, type and number of steps.
 struct Batch {
   std::vector<at::Tensor> params, grads, averages, squares, maxima, steps;
 };
 
-// A parameter and what its update reads and writes, on one device.
+// A parameter and the tensors that its update reads and writes, on one device.
 struct Piece {
   at::Tensor param, grad, average, square, maximum;
 };
 
-// The fused operator reads memory, and no strides.
+// The fused operator reads memory in order, without strides.
 at::Tensor laid_out_as(const at::Tensor& param, const at::Tensor& grad) {
   if (grad.layout() != at::kStrided || grad.strides() == param.strides()) return grad;
   return at::empty_like(param, grad.options(), at::MemoryFormat::Preserve).copy_(grad);
@@ -52,7 +52,7 @@ void run(Batch& batch, const AdamWOptions& options) {
                     options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
 }
 
-// As the host's kernel does it: Note [Narrow moments].
+// The same bits as the host's kernel: Note [Narrow moments].
 at::Tensor rounded(const at::Tensor& values, int64_t step) {
   const auto word = [](uint32_t bits) { return static_cast<int64_t>(static_cast<int32_t>(bits)); };
   const at::Tensor bits = values.view(at::kInt);
@@ -63,7 +63,7 @@ at::Tensor rounded(const at::Tensor& values, int64_t step) {
   return at::where(values.isfinite(), noise.view(at::kFloat), values);
 }
 
-// Parameters whose moments are narrow, in pieces that are put together and widened at once.
+// Parameters with narrow moments, in pieces that are concatenated and widened at once.
 class NarrowRun {
  public:
   NarrowRun(const AdamWOptions& options, int64_t step) : options_(options), step_(step) {}
@@ -132,7 +132,7 @@ class NarrowRun {
 }  // namespace
 
 void AdamW::save(torch::serialize::OutputArchive& archive) const {
-  // Archives read memory without an operator: one that reads nothing waits for what is promised.
+  // Archives read memory without an operator. This operator changes nothing, and waits for promised updates.
   const at::NoGradGuard no_grad;
   for (const auto& [key, state] : state()) {
     const auto& its = static_cast<const AdamWParamState&>(*state);
@@ -163,7 +163,7 @@ torch::Tensor AdamW::step(LossClosure closure) {
     for (auto& param : group.params()) {
       if (!param.grad().defined()) continue;
       if (param.numel() == 0) {
-        // A slice that another rank holds: that rank writes to its unit, and all ranks must know.
+        // Another rank holds this slice and writes to its unit; all ranks must know of that.
         if (param.is_cpu())
           on_host.touch(param);
         else

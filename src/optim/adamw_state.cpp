@@ -53,7 +53,7 @@ torch::optim::AdamWParamState& adamw_state(torch::optim::Optimizer& optimizer, c
     slot = std::move(fresh);
   }
   auto& state = static_cast<torch::optim::AdamWParamState&>(*slot);
-  if (amsgrad && !state.max_exp_avg_sq().defined())  // also of a state that was loaded
+  if (amsgrad && !state.max_exp_avg_sq().defined())  // also for a loaded state
     state.max_exp_avg_sq(zero_moment(param, state.exp_avg().scalar_type()));
   return state;
 }

@@ -1,4 +1,4 @@
-// What AdamW keeps of a parameter, and where.
+// AdamW's state of a parameter, and the memory it lies in.
 #pragma once
 
 #include <torch/optim/adamw.h>
@@ -9,23 +9,23 @@ namespace fsdp::detail {
 
 struct UnitRegion;
 
-// That `param` is a slice of; null: it is no slice.
+// The region that `param` is a slice of; null: it is no slice.
 UnitRegion* region_of_slice(const at::Tensor& param);
 
-// The dtype of moments of `param`. `wanted`: as the optimizer was told; none: the parameter's. Throws
-// c10::Error for one that does not fit.
+// The dtype of moments of `param`. `wanted`: the optimizer's setting; none: the parameter's dtype. Throws
+// c10::Error for a dtype that does not fit.
 at::ScalarType moment_type(const at::Tensor& param, std::optional<at::ScalarType> wanted);
 
-// A tensor over the memory of `moment` whose operators are seen: those that touch it wait for updates that
-// are promised, and those that write to it for a save in the background.
+// A tensor over the memory of `moment` whose operators are observed: reading it waits for promised updates,
+// and writing it also waits for a background save.
 at::Tensor watched_moment(UnitRegion& region, const at::Tensor& moment);
-// Whether all operators that write to it are seen.
+// True if all operators that write to it are observed.
 bool is_watched_moment(const at::Tensor& moment);
 
-// A moment of zeros, where moments of `param` lie; watched if `param` is a slice of a model.
+// A moment of zeros, in the memory for moments of `param`; observed if `param` is a slice of a model.
 at::Tensor zero_moment(const at::Tensor& param, at::ScalarType type);
 
-// Made where there is none. `moments`: as moment_type() takes it.
+// The state of `param`, created if there is none. `moments`: as in moment_type().
 torch::optim::AdamWParamState& adamw_state(torch::optim::Optimizer& optimizer, const at::Tensor& param,
                                            std::optional<at::ScalarType> moments, bool amsgrad);
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <vector>
 
+#include "launch/in_call.h"
 #include "runtime/model.h"
 #include "watch/quiet.h"
 
@@ -26,8 +27,8 @@ std::vector<at::Tensor> gradients_of(const Model& model) {
   return gradients;
 }
 
-// Of the gradients' norms the sum of powers, which ranks can add; for infinity the largest. A few kernels in
-// all: a device has thousands of parameters.
+// The sum of powers of the gradients' norms, which ranks can add; for infinity the largest norm. It takes few
+// kernels: a device has thousands of parameters.
 at::Tensor local_norm(const Model& model, double p, bool sharded) {
   std::map<at::ScalarType, std::vector<at::Tensor>> gradients;  // by the type of their norms
   for (const UnitParam* param : model.params) {
@@ -44,14 +45,14 @@ at::Tensor local_norm(const Model& model, double p, bool sharded) {
   return (std::isinf(p) ? all.max() : all.pow(p).sum()).view({1}).to(model.world.device());
 }
 
-// Of the norm, as of those of its parameters.
+// The dtype of the norm: fp64 if a parameter is, else fp32.
 at::ScalarType norm_dtype(const Model& model) {
   for (const UnitParam* param : model.params)
     if (c10::toRealValueType(param->slice.scalar_type()) == at::kDouble) return at::kDouble;
   return at::kFloat;
 }
 
-// Over the ranks that hold one copy of the model between them.
+// The norm over the ranks of a row, which hold one replica of the model together.
 at::Tensor norm_of(Model& model, double p) {
   at::Tensor total = local_norm(model, p, true);
   Comm& row = model.mesh.row;
@@ -77,6 +78,7 @@ at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
               "; it must be positive or infinity");
   TORCH_CHECK(!model.host || !model.host->stepper,
               "fsdp: clip_grad_norm_ with AdamW::step_in_backward(), which has used the gradients already");
+  const InCall in_call(model.world, "clip_grad_norm_()");
   for (const auto& unit : model.units) unit->before_touch();  // a promised update may read the gradients
   const Quiet quiet;
   const at::Tensor total = model.mode ? ordered_norm(model, norm_type) : norm_of(model, norm_type);
@@ -84,7 +86,7 @@ at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
   const std::vector<at::Tensor> gradients = gradients_of(model);
   if (gradients.empty()) return total;
   const at::Tensor here = factor.squeeze().to(gradients.front().device());
-  // In host memory the factor is known, and a pass over all gradients is not done for nothing.
+  // In host memory the factor is known, so a needless pass over all gradients can be skipped.
   if (!here.is_cpu() || !(here.item<double>() == 1.0)) at::_foreach_mul_(gradients, here);
   return total;
 }

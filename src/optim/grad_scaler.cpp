@@ -34,13 +34,13 @@ GradScaler::GradScaler(const World& world, const GradScalerOptions& options)
               "; it must be positive");
 }
 
-// In fp32: an fp16 loss would not survive it.
+// In fp32, since the scaled loss would overflow fp16.
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   return options_.enabled ? loss.to(at::promote_types(loss.scalar_type(), at::kFloat)).mul(state_.scale)
                           : loss;
 }
 
-// Every rank looks at its own slices; what one finds, all know.
+// Every rank checks its own slices; the result is shared with all ranks.
 bool GradScaler::find_inf(torch::optim::Optimizer& optimizer) {
   const auto* ours = dynamic_cast<const AdamW*>(&optimizer);
   TORCH_CHECK(ours == nullptr || !ours->steps_in_backward(),

@@ -41,7 +41,7 @@ bool fits_host_adamw(const at::Tensor& param, const at::Tensor& grad,
 
 namespace {
 
-// Where an update of `param` writes what is uploaded; null: nowhere, and the copy is made again.
+// The memory where an update of `param` writes the copy for the upload; null: the copy is made again later.
 uint16_t* copy_of(const at::Tensor& param, const HostShard* host) {
   if (host == nullptr || host->stale() || host->copy().scalar_type() != at::kBFloat16) return nullptr;
   return static_cast<uint16_t*>(host->copy().mutable_data_ptr()) + param.storage_offset();
@@ -52,7 +52,7 @@ uint16_t* copy_of(const at::Tensor& param, const HostShard* host) {
 void HostAdamW::add(const at::Tensor& param, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
                     const torch::optim::AdamWOptions& options, UnitRegion* region) {
   HostShard* host = region != nullptr ? region->host.get() : nullptr;
-  // Whoever writes to one of ours waits for the update. Others a program may write to at once.
+  // Writes to gradients of ours wait for the update. The program may write to others at once, so clone them.
   const at::Tensor grad = host == nullptr || tag_of(gradient) != nullptr ? gradient : gradient.clone();
   if (host != nullptr) {
     host->wait_for_updates();
@@ -86,7 +86,7 @@ void HostAdamW::flush() {
   if (written_.empty()) return;
   for (auto& [host, update] : updates_)  // since it was added, an operator may have written another slice
     update.copies = update.copies && host != nullptr && !host->stale();
-  // Pointers bypass operators: one that writes nothing tells whoever watches these parameters.
+  // Pointers bypass operators: this operator, which changes nothing, tells the observer of the write.
   at::_foreach_zero_(written_);
   const int threads = at::get_num_threads();
   std::vector<HostShard*> order;
@@ -110,7 +110,7 @@ void HostAdamW::promise(const std::shared_ptr<c10::Event>& arrived) {
   const int threads = std::max(1, at::get_num_threads() - 1);  // one drives the device
   for (auto& [host, update] : updates_) {
     if (!update.copies) host->copy_is_old();
-    // Forward will need it before what backward came to earlier.
+    // Forward will need this region before those that backward finished earlier.
     host->promises().add_first(
         host->key(),
         [shard = host, update = std::move(update), arrived, threads] {

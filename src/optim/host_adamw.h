@@ -1,4 +1,4 @@
-// AdamW for parameters in host memory: one pass over all of them, on all of LibTorch's threads.
+// HostAdamW: AdamW for parameters in host memory, one pass over all of them, on all of LibTorch's threads.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -15,22 +15,22 @@ namespace fsdp::detail {
 class HostShard;
 struct UnitRegion;
 
-// Whether it takes a parameter: fp32, dense, in host memory, with fp32 or bf16 moments of the same form.
+// True if it takes a parameter: fp32, dense, in host memory, with fp32 or bf16 moments of the same shape.
 bool fits_host_adamw(const at::Tensor& param, const at::Tensor& grad,
                      const torch::optim::AdamWParamState& state);
 
-// What one step does with some parameters.
+// One step of some parameters.
 class HostAdamW {
  public:
-  // `region`: that `param` is a slice of, or null.
+  // `region`: the one that `param` is a slice of, or null.
   void add(const at::Tensor& param, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
            const torch::optim::AdamWOptions& options, UnitRegion* region);
-  // A slice without elements: that the unit is written must be known on all ranks.
+  // For a slice without elements: all ranks must know that the unit is written.
   void touch(const at::Tensor& param);
   // Writes the parameters, or promises to: see Note [Offload].
   void flush();
-  // Promises what was added, of one region in host memory, with gradients that are there when `arrived` has
-  // been reached.
+  // Promises the updates that were added, of one region in host memory. Their gradients are there once
+  // `arrived` is reached.
   void promise(const std::shared_ptr<c10::Event>& arrived);
 
  private:
@@ -42,13 +42,13 @@ class HostAdamW {
   };
   struct Update {
     std::vector<Piece> pieces;
-    std::vector<at::Tensor> kept;  // whose memory the pieces point at
-    bool copies = false;           // the shard's copy is written as well
+    std::vector<at::Tensor> kept;  // owns the memory that the pieces point at
+    bool copies = false;           // the shard's copy is written too
   };
 
   static void run(const std::vector<Piece>& pieces, int threads);
 
-  std::map<HostShard*, Update> updates_;  // null: of parameters that nobody watches, or not for promises
+  std::map<HostShard*, Update> updates_;  // null: of unobserved parameters, or of those not to be promised
   std::vector<at::Tensor> written_;
 };
 

@@ -1,4 +1,4 @@
-// Norms of whole parameters and gradients, of which each rank has slices.
+// Norms of whole parameters and gradients, from the slices of all ranks.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
@@ -18,7 +18,7 @@ namespace {
 
 using PartOf = const at::Tensor& (*)(const UnitParam& param);
 
-// [parameters] of this rank's parts alone, in fp64. What is undefined or empty has none.
+// [parameters] norms of this rank's parts alone, in fp64; 0 for undefined or empty parts.
 at::Tensor norms_here(const Model& model, double p, PartOf part_of) {
   const auto real = at::TensorOptions().dtype(at::kDouble).device(model.world.device());
   std::vector<at::Tensor> norms;
@@ -33,7 +33,7 @@ at::Tensor norms_here(const Model& model, double p, PartOf part_of) {
   return at::stack(norms);
 }
 
-// [parameters] those that are split over the row.
+// [parameters] true for those that are sharded over the row.
 at::Tensor sharded_ones(const Model& model) {
   const at::Tensor host = at::empty({static_cast<int64_t>(model.params.size())}, at::kBool);
   bool* sharded = host.mutable_data_ptr<bool>();
@@ -41,7 +41,7 @@ at::Tensor sharded_ones(const Model& model) {
   return host.to(model.world.device());
 }
 
-// All ranks get the same bits: they add up the same numbers in the same order.
+// All ranks get the same bits: they add the same numbers in the same order.
 at::Tensor norms_over_ranks(Model& model, double p, PartOf part_of, const char* label) {
   TORCH_CHECK(p > 0, "fsdp: ", label, " with p = ", p, "; it must be positive or infinity");
   for (const auto& unit : model.units) unit->before_touch();  // updates may be promised

@@ -31,7 +31,7 @@ at::Tensor take(const Tensors& tensors, const char* name) {
   return found == tensors.end() ? at::Tensor() : found->second;
 }
 
-// Sets what `numbers` has.
+// Calls `set` with the value of `name`, if `numbers` has it.
 template <class Set>
 void take(const Numbers& numbers, const char* name, Set set) {
   if (const auto found = numbers.find(name); found != numbers.end()) set(found->second);
@@ -78,7 +78,7 @@ OptimizerFormat sgd_format() {
   format.tensors = [](const OptimizerParamState& state) {
     return defined({{"momentum_buffer", static_cast<const SGDParamState&>(state).momentum_buffer()}});
   };
-  format.steps = [](const OptimizerParamState&) { return int64_t{0}; };  // it counts none
+  format.steps = [](const OptimizerParamState&) { return int64_t{0}; };  // it counts no steps
   format.make = [](const Tensors& tensors, int64_t) {
     auto state = std::make_unique<SGDParamState>();
     state->momentum_buffer(take(tensors, "momentum_buffer"));
@@ -178,7 +178,7 @@ OptimizerFormat adagrad_format() {
   return format;
 }
 
-// "" for an optimizer we do not know.
+// "" for an optimizer that is not known.
 std::string name_of(const Optimizer& optimizer) {
   const OptimizerFormat* format = format_of(optimizer);
   return format != nullptr ? format->type : "";
@@ -208,7 +208,7 @@ std::vector<std::string> needed_moments(const Optimizer& optimizer, const Number
   std::vector<std::string> needed;
   if (const std::string type = name_of(optimizer); type == "Adam" || type == "AdamW") {
     needed = {"exp_avg", "exp_avg_sq"};
-    // Ours makes this one when it is needed.
+    // fsdp::AdamW makes this one when it is needed.
     if (is_set("amsgrad") && dynamic_cast<const fsdp::AdamW*>(&optimizer) == nullptr)
       needed.emplace_back("max_exp_avg_sq");
   } else if (type == "SGD") {
@@ -230,15 +230,15 @@ std::optional<at::ScalarType> dtype_of_moments(const Optimizer& optimizer, const
   const std::string type = name_of(optimizer);
   if (type.empty()) return std::nullopt;
   if (type != "SGD") return param.scalar_type();
-  // A copy of the first gradient, or of its sum with the decay.
+  // The momentum buffer is a copy of the first gradient, or of its sum with the decay.
   const auto decay = options.find("weight_decay");
   const bool decays = decay != options.end() && decay->second != 0;
   return decays ? c10::promoteTypes(gradient, param.scalar_type()) : gradient;
 }
 
-int64_t state_bytes(const Optimizer& optimizer) {
+int64_t state_bytes(const Optimizer& optimizer, const OptimizerFormat* format) {
   int64_t bytes = 0;
-  const OptimizerFormat* format = format_of(optimizer);
+  if (format == nullptr) format = format_of(optimizer);
   if (format == nullptr) return 0;
   for (const auto& [param, state] : optimizer.state())
     for (const auto& [name, tensor] : format->tensors(*state)) bytes += static_cast<int64_t>(tensor.nbytes());

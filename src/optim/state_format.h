@@ -1,4 +1,4 @@
-// What LibTorch's optimizers and ours keep of a parameter, by PyTorch's names.
+// The state that LibTorch's optimizers and ours keep of a parameter, by PyTorch's names.
 #pragma once
 
 #include <fsdp/optimizer_format.h>
@@ -9,21 +9,21 @@
 
 namespace fsdp::detail {
 
-// Null for an optimizer we do not know.
+// Null for an optimizer that is not known.
 const OptimizerFormat* format_of(const torch::optim::Optimizer& optimizer);
 
-// The tensors without which its next step fails, for a parameter that has a state, in a group with these
-// options. Empty for an optimizer we do not know.
+// The tensors without which the optimizer's next step fails, for a parameter that has a state, in a group
+// with these options. Empty for an optimizer that is not known.
 std::vector<std::string> needed_moments(const torch::optim::Optimizer& optimizer,
                                         const OptimizerFormat::Numbers& options);
 
-// The dtype in which it makes moments of `param`, whose .grad() is `gradient`, in a group with these options.
-// None for an optimizer we do not know. Throws c10::Error where fsdp::AdamW was given one that does not fit.
+// The dtype in which the optimizer makes moments of `param`, whose .grad() is `gradient`, in a group with
+// these options; none if the optimizer is not known. Throws c10::Error if fsdp::AdamW's own does not fit.
 std::optional<at::ScalarType> dtype_of_moments(const torch::optim::Optimizer& optimizer,
                                                const OptimizerFormat::Numbers& options,
                                                const at::Tensor& param, at::ScalarType gradient);
 
-// Bytes of all its states; 0 for an optimizer we do not know.
-int64_t state_bytes(const torch::optim::Optimizer& optimizer);
+// Bytes of all the optimizer's states; 0 for an optimizer that is not known, without a `format`.
+int64_t state_bytes(const torch::optim::Optimizer& optimizer, const OptimizerFormat* format = nullptr);
 
 }  // namespace fsdp::detail

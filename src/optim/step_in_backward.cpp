@@ -1,4 +1,4 @@
-// AdamW at work while a backward goes on. See Note [Steps in backward].
+// AdamW steps while a backward goes on. See Note [Steps in backward].
 #include <fsdp/optim.h>
 #include <fsdp/sharded_model.h>
 
@@ -50,7 +50,7 @@ class InBackward final : public BackwardStepper {
   std::optional<at::ScalarType> moments_;
 };
 
-// What ties an optimizer to a model: either may go first.
+// The link between an optimizer and a model: either may be destroyed first.
 class StepsInBackward {
  public:
   StepsInBackward(std::shared_ptr<Engine> engine, const std::shared_ptr<InBackward>& stepper)
@@ -61,7 +61,7 @@ class StepsInBackward {
     const Model& model = model_of(engine_);
     try {
       for (const auto& unit : model.units)
-        for (const auto& region : unit->regions)  // units of an inner model have that one's promises
+        for (const auto& region : unit->regions)  // units of an inner model have that model's promises
           if (region->host) region->host->wait_for_updates();
     } catch (const std::exception& error) {
       log_warn(std::string("an update of AdamW::step_in_backward() failed: ") + error.what());
@@ -136,7 +136,7 @@ AdamW::AdamW(AdamW&& other) noexcept
 }
 
 AdamW& AdamW::operator=(AdamW&& other) noexcept {
-  in_backward_.reset();  // with what it promised
+  in_backward_.reset();  // with its promises
   moments_ = other.moments_;
   in_backward_ = std::move(other.in_backward_);
   torch::optim::AdamW::operator=(std::move(other));

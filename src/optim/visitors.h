@@ -1,4 +1,4 @@
-// Gradients and moments that live in host memory, on a device while their parameter is updated there.
+// Visitors: gradients and moments from host memory, on a device while their parameter is updated there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,13 @@ namespace fsdp::detail {
 
 class Visitors {
  public:
-  // `tensor`, or what it holds in the memory of `device`. `returns`: it is written there, and goes back.
+  // `tensor`, or a copy in the memory of `device`. `returns`: the copy is written, and must be copied back.
   at::Tensor on(c10::Device device, const at::Tensor& tensor, bool returns);
-  // Enough of them are there: what is queued should run, and they should go.
+  // True if enough copies exist: queued work should run, and the copies go.
   bool crowded() const { return bytes_ > kMost; }
-  // Everything that writes them has been issued on the current stream.
+  // Copies back; all that writes the copies has been issued on the current stream.
   void send_back();
-  // The host may read what went back.
+  // The host may read the tensors that were copied back.
   void wait() const;
 
  private:
@@ -24,7 +24,7 @@ class Visitors {
 
   std::vector<std::pair<at::Tensor, at::Tensor>> out_;  // host, device
   int64_t bytes_ = 0;
-  std::vector<c10::Device> devices_;  // that were visited
+  std::vector<c10::Device> devices_;  // devices with copies
 };
 
 }  // namespace fsdp::detail

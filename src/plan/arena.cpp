@@ -12,7 +12,7 @@ namespace {
 
 bool meet(const Lifetime& a, const Lifetime& b) { return a.begin < b.end && b.begin < a.end; }
 
-// What is free in [0, limit); `taken` by offset.
+// The free ranges in [0, limit); `taken` by offset.
 std::vector<Range> holes(const std::vector<Range>& taken, int64_t limit) {
   std::vector<Range> found;
   int64_t end = 0;
@@ -45,7 +45,7 @@ std::optional<int64_t> choose(const std::vector<Range>& free, int64_t bytes, int
   return high ? limit - bytes : low->offset;
 }
 
-// Places lifetimes one after the other, below `limit` where that is possible.
+// Places lifetimes one after the other, below `limit` if possible.
 class Packer {
  public:
   Packer(const std::vector<Lifetime>& lifetimes, int64_t limit, Fit fit)
@@ -99,11 +99,11 @@ std::vector<size_t> order_by(const std::vector<Lifetime>& lifetimes, Key key) {
 }  // namespace
 
 // Note [Packing]
-// Finding the smallest arena is NP-hard, but the lower bound is known, and plans are regular: where at most
-// two units are alive, placing them at alternate ends reaches it, and so does a stack for units that are all
-// kept. So we place lifetimes in a simple order; those that came to lie above the bound go first in the next
-// try, and when that does not help another order is taken. The best of all tries counts, and the first that
-// reaches the bound ends the search.
+// Finding the smallest arena is NP-hard, but the lower bound is known, and plans are regular: if at most two
+// units are alive, placing them at alternate ends reaches the bound, and so does a stack for units that all
+// stay gathered. So lifetimes are placed in a simple order. Those that ended up above the bound go first in
+// the next try; if that does not help, another order is tried. The best of all tries is returned, and the
+// first that reaches the bound ends the search.
 Packing pack(const std::vector<Lifetime>& lifetimes) {
   constexpr int kTries = 8;
   const int64_t bound = peak_bytes(lifetimes);

@@ -1,4 +1,4 @@
-// Where in the arena each gathered unit lies: from lifetimes to offsets. Pure integers.
+// Offsets of gathered units in the arena, from their lifetimes. Pure integers.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct Lifetime {
   int32_t begin = 0;
   int32_t end = 0;
   int64_t bytes = 0;
-  int64_t fixed = -1;  // its offset is given; -1: it is to be found. Given ones do not overlap.
+  int64_t fixed = -1;  // a given offset; -1: to be found. Lifetimes with given offsets do not overlap.
 };
 
 struct Packing {
@@ -20,11 +20,11 @@ struct Packing {
   int64_t bytes = 0;             // the arena that holds them all
 };
 
-// Offsets such that no two lifetimes that share a run share a byte. Sums of the given sizes and differences
-// of such sums: multiples of 256 where all sizes are. The same lifetimes give the same offsets, always.
+// Finds offsets such that lifetimes that share a run share no byte. Offsets are sums and differences of the
+// given sizes: multiples of 256 if all sizes are. The same lifetimes always give the same offsets.
 Packing pack(const std::vector<Lifetime>& lifetimes);
 
-// The most bytes alive in one run: no packing is smaller.
+// The highest number of bytes alive in one run: no packing is smaller.
 int64_t peak_bytes(const std::vector<Lifetime>& lifetimes);
 
 struct Range {
@@ -34,7 +34,7 @@ struct Range {
   int64_t end() const { return offset + bytes; }
 };
 
-// The lowest offset at which `bytes` fit between what is taken, for gathers that no plan foresaw. Empty:
+// The lowest offset at which `bytes` fit between the `taken` ranges, for gathers outside any plan. Empty:
 // none.
 std::optional<int64_t> find_hole(std::vector<Range> taken, int64_t bytes, int64_t arena_bytes);
 

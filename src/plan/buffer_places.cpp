@@ -43,7 +43,7 @@ std::vector<Buffer> find_buffers(std::vector<Moment>& moments, size_t units) {
   return done;
 }
 
-// Every reduction of planned memory follows an open, and every open has its reduction.
+// Adds an open to every reduction of planned memory that has none, and removes opens without a reduction.
 void pair_opens(std::vector<Moment>& moments, const std::vector<UnitNeed>& units) {
   std::vector<int> open(units.size(), 0);
   for (Moment& moment : moments) {
@@ -60,7 +60,7 @@ void pair_opens(std::vector<Moment>& moments, const std::vector<UnitNeed>& units
         --open[unit];
     }
   }
-  // What is left over was opened last, and its gradients never came.
+  // The remaining opens are the latest; their gradients never arrived.
   for (auto moment = moments.rbegin(); moment != moments.rend(); ++moment)
     for (size_t i = moment->steps.size(); i-- > 0;) {
       const Instruction& step = moment->steps[i];

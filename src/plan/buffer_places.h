@@ -1,4 +1,4 @@
-// Where in the gradient arena each buffer lies: from opens and reductions to offsets. Pure integers.
+// Offsets of gradient buffers in the gradient arena, from opens and reductions. Pure integers.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace fsdp::detail {
 
-// Gives every open and its reduction an offset. A reduction whose open is missing gets one, right before it;
-// an open whose gradients never came goes. Returns the bytes of the arena.
+// Gives every open and its reduction an offset. A reduction without an open gets one right before it; an open
+// whose gradients never arrived is removed. Returns the bytes of the arena.
 int64_t place_buffers(std::vector<Moment>& moments, const std::vector<UnitNeed>& units);
 
 }  // namespace fsdp::detail

@@ -10,14 +10,14 @@ namespace fsdp::detail {
 
 namespace {
 
-// Memory of one arena that somebody holds.
+// Memory of an arena that is in use.
 struct Taken {
   int64_t offset = 0;
   int64_t bytes = 0;
   UnitId unit = 0;
 };
 
-// Empty, or why `wanted` may not be taken as well.
+// Empty, or the reason why `wanted` must not be taken.
 std::string conflict(const Taken& wanted, const std::vector<Taken>& taken, int64_t arena_bytes) {
   if (wanted.offset < 0 || wanted.offset > arena_bytes - wanted.bytes)
     return "its " + std::to_string(wanted.bytes) + " bytes leave the arena of " + std::to_string(arena_bytes);
@@ -28,7 +28,7 @@ std::string conflict(const Taken& wanted, const std::vector<Taken>& taken, int64
   return "";
 }
 
-// What slots hold while a plan is followed.
+// The contents of slots while a plan is followed.
 class SlotModel {
  public:
   SlotModel(const std::vector<UnitNeed>& units, int64_t arena_bytes, int max_slots)
@@ -49,7 +49,7 @@ class SlotModel {
     return used ? "" : "it was gathered and never used";
   }
 
-  // A run begins, for which `list` is to be gathered: it takes no slots until it is used.
+  // A run begins, with `list` to be gathered: listed units count against no slots until they are used.
   void begin_run(UnitId own, const std::vector<UnitId>* list) {
     listed_.clear();
     if (list == nullptr) return;
@@ -73,7 +73,7 @@ class SlotModel {
   struct Slot {
     int64_t offset = 0;
     bool used = false;
-    bool listed = false;  // gathered for a list, and not used since
+    bool listed = false;  // gathered for a list, and not used since then
   };
 
   std::string gather(const Instruction& step) {
@@ -99,10 +99,10 @@ class SlotModel {
   const int64_t arena_bytes_;
   const int max_slots_;
   std::vector<std::optional<Slot>> slots_;
-  std::vector<UnitId> listed_;  // for the run that goes on
+  std::vector<UnitId> listed_;  // of the current run
 };
 
-// Where gradients are while a plan is followed: in a buffer that is open, or in a sum on its way.
+// The state of gradients while a plan is followed: in an open buffer, or in a sum in flight.
 class GradientModel {
  public:
   GradientModel(const std::vector<UnitNeed>& units, int64_t arena_bytes)
@@ -137,7 +137,7 @@ class GradientModel {
     }
   }
 
-  // Empty, or what is not done when a backward ends: buffers may wait for the next, sums may not.
+  // Empty, or an error at the end of a backward: buffers may stay open for the next, sums must be settled.
   std::string left_in_flight() const {
     return find("has not settled", [](const State& s) { return s.sum != Sum::none; });
   }

@@ -30,7 +30,7 @@ void KnownPlans::followed(const CycleKind& kind, const Plan* plan) {
 void KnownPlans::add(const CycleKind& kind, const std::vector<Moment>& recorded,
                      const std::vector<UnitNeed>& needs, const PlanOptions& options) {
   Plans& plans = kinds_[kind];
-  const Plan* like = nullptr;  // the one that goes the same way longest
+  const Plan* like = nullptr;  // the plan that has the most schedule points in common
   const Plan* same = nullptr;
   size_t longest = 0;
   for (const auto& plan : plans.all) {

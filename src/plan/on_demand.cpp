@@ -8,7 +8,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// One unit's gradients may be summed only once at a time.
+// A unit's gradients may be in one sum at a time, so this finishes the one in flight.
 void settle(std::vector<Instruction>& steps, const std::vector<InFlight>& in_flight, UnitId unit) {
   for (const InFlight& one : in_flight) {
     if (one.unit != unit) continue;
@@ -17,7 +17,7 @@ void settle(std::vector<Instruction>& steps, const std::vector<InFlight>& in_fli
   }
 }
 
-// The lowest place for `bytes` among the slots.
+// The lowest offset for `bytes` between the slots.
 std::optional<int64_t> find_room(const Slots& slots, int64_t bytes) {
   std::vector<Range> taken;
   for (const Resident& one : slots.residents)

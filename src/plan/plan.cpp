@@ -12,11 +12,11 @@ namespace fsdp::detail {
 
 namespace {
 
-// A unit in one of its lifetimes: from run `begin` to its last use.
+// A lifetime of a unit: from run `begin` to its last use.
 struct Stay {
   UnitId unit = 0;
   int32_t begin = 0;
-  int32_t place = 0;          // in the list of run `begin`
+  int32_t place = 0;          // index in the list of run `begin`
   std::vector<int32_t> uses;  // runs, in order
 
   int32_t end() const { return uses.back() + 1; }
@@ -38,16 +38,16 @@ std::vector<int32_t> reach(const std::vector<Access>& runs, const PlanOptions& o
   return last;
 }
 
-// The first run whose list names a unit before it is used, and where in the list.
+// The first run whose list names a unit before it is used, and the index in the list.
 struct Naming {
   int32_t run = 0;
   int32_t place = 0;
 };
 
-// Per run: none where no list names its unit between its last use and this one.
+// Per run; none if no list names its unit between its last use and this run.
 std::vector<std::optional<Naming>> find_namings(const std::vector<Access>& runs, const PlanOptions& options) {
   std::vector<std::optional<Naming>> namings(runs.size());
-  std::map<UnitId, Naming> open;  // named, and not used since
+  std::map<UnitId, Naming> open;  // named, and not used since then
   for (size_t p = 0; p < runs.size(); ++p) {
     const auto found = open.find(runs[p].unit);
     if (found != open.end()) {
@@ -63,7 +63,7 @@ std::vector<std::optional<Naming>> find_namings(const std::vector<Access>& runs,
   return namings;
 }
 
-// From the first use in forward to the last in backward, for units that are kept; none for others.
+// From the first use in forward to the last in backward, for units that stay gathered; none for others.
 struct Hold {
   int32_t first = -1;
   int32_t last = -1;
@@ -113,7 +113,7 @@ std::vector<Stay> find_stays(const std::vector<Access>& runs, const std::vector<
   return stays;
 }
 
-// Stays that begin at a run with a list come in the order of the list, others as they were.
+// Stays that begin at a run with a list are ordered by the list; others keep their order.
 std::vector<size_t> by_place(const std::vector<Stay>& stays) {
   std::vector<size_t> order(stays.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -122,11 +122,11 @@ std::vector<size_t> by_place(const std::vector<Stay>& stays) {
   return order;
 }
 
-// Every reduction is complete where it starts.
+// Makes every reduction settle where it starts.
 void settle_at_once(std::vector<Moment>& moments) {
   std::vector<Moment> settled = moments;
   for (Moment& moment : settled) moment.steps.clear();
-  std::map<UnitId, size_t> started;  // moments in which reductions that are in flight began
+  std::map<UnitId, size_t> started;  // schedule points at which reductions in flight began
   for (size_t m = 0; m < moments.size(); ++m)
     for (const Instruction& step : moments[m].steps) {
       const bool follows = step.action == Action::reduce_across || step.action == Action::settle;
@@ -138,7 +138,7 @@ void settle_at_once(std::vector<Moment>& moments) {
   moments = std::move(settled);
 }
 
-// Units that stay after the backward lie below all others, whatever the cycle.
+// Units that stay gathered after the cycle lie below all others, in every plan.
 int64_t offset_of_staying(UnitId unit, const std::vector<UnitNeed>& units) {
   int64_t offset = 0;
   for (size_t i = 0; i < static_cast<size_t>(unit); ++i)
@@ -146,7 +146,7 @@ int64_t offset_of_staying(UnitId unit, const std::vector<UnitNeed>& units) {
   return offset;
 }
 
-// Of slots; those of units that stay have their offsets.
+// Lifetimes of slots; units that stay gathered after the cycle have fixed offsets.
 std::vector<Lifetime> lifetimes_of(const std::vector<Stay>& stays, const std::vector<UnitNeed>& units,
                                    int32_t runs) {
   std::vector<Lifetime> lifetimes;
@@ -156,7 +156,7 @@ std::vector<Lifetime> lifetimes_of(const std::vector<Stay>& stays, const std::ve
     if (need.stays_after_backward)
       lifetimes.back() = {0, runs, need.slot_bytes, offset_of_staying(stay.unit, units)};
   }
-  // One that this cycle does not use may be there all the same.
+  // A unit that this cycle does not use may still be gathered.
   for (size_t i = 0; i < units.size(); ++i)
     if (units[i].stays_after_backward && std::none_of(stays.begin(), stays.end(), [&](const Stay& stay) {
           return static_cast<size_t>(stay.unit) == i;
@@ -165,7 +165,7 @@ std::vector<Lifetime> lifetimes_of(const std::vector<Stay>& stays, const std::ve
   return lifetimes;
 }
 
-// `fork`: the first moment that `like` does not have; `last`: the run before it.
+// `fork`: the first schedule point that `like` does not have; `last`: the run before it.
 Packing pack_stays(const std::vector<Stay>& stays, std::vector<Lifetime> lifetimes, const Plan* like,
                    size_t fork, int32_t last) {
   if (like == nullptr || fork == 0) return pack(lifetimes);
@@ -236,7 +236,7 @@ Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>&
     auto& list = run < runs.size() ? plan.moments[moment_of[run]].steps : plan.after;
     list.push_back({.action = action, .unit = stays[i].unit, .offset = packing.offsets[i]});
   };
-  // One pass per kind of instruction gives their order before a run.
+  // One pass per kind of instruction sets their order before a run.
   const auto ahead = [&](size_t i) { return stays[i].begin < stays[i].uses.front(); };
   for (size_t i = 0; i < stays.size(); ++i)
     if (!units[static_cast<size_t>(stays[i].unit)].stays_after_backward)

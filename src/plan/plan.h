@@ -1,5 +1,5 @@
-// One cycle of a model as instructions: what to gather, release and reduce, when, and where. Pure data: no
-// tensors, no streams, no ranks.
+// Plan: one cycle of a model as instructions to gather, release and reduce, with their order and offsets.
+// Pure data: no tensors, no streams, no ranks.
 #pragma once
 
 #include <compare>
@@ -27,23 +27,23 @@ struct Access {
 struct UnitNeed {
   int64_t slot_bytes = 0;
   bool stays_gathered = false;  // stays gathered from forward to backward (reshard_after_forward = false)
-  int64_t buffer_bytes = 0;     // of its gradients, in the gradient arena; 0: they have other memory
-  bool stays_after_backward = false;  // gathered, also when the cycle is over
+  int64_t buffer_bytes = 0;     // bytes of its buffer in the gradient arena; 0: it has other memory
+  bool stays_after_backward = false;  // stays gathered after the cycle too
 };
 
-// When backward gathers a unit. See Note [From trace to plan].
+// Backward prefetching. See Note [From trace to plan].
 enum class Prefetch : uint8_t {
-  pre,   // while units before it compute
-  post,  // when it is used, before the gradients of the unit before are reduced
-  none,  // when it is used, after they are: nothing overlaps
+  pre,   // gathered while earlier units compute
+  post,  // gathered when used, before the previous unit's gradients are reduced
+  none,  // gathered when used, after that reduction: nothing overlaps
 };
 
-// Per unit, the units that are gathered when it is used, in this order; not set: as the policy says.
+// Per unit, the units to gather when it is used, in this order; not set: as the policy says.
 using PrefetchLists = std::vector<std::optional<std::vector<UnitId>>>;
 
 struct PlanOptions {
-  int forward_ahead = 1;   // how many runs ahead a unit is gathered in forward
-  int backward_ahead = 1;  // and in backward, where the policy is `pre`
+  int forward_ahead = 1;   // number of runs ahead that a unit is gathered in forward
+  int backward_ahead = 1;  // the same in backward, for the policy `pre`
   int max_slots = 2;       // limit_all_gathers: units gathered at once, kept and listed ones not counted;
                            // 0: no limit
   Prefetch backward = Prefetch::pre;
@@ -55,19 +55,19 @@ struct PlanOptions {
 };
 
 enum class Action : uint8_t {
-  // What becomes of a unit's parameters:
+  // Parameters of a unit:
   release,  // the slot is free once the last operator that used it is done
   gather,   // start to fill the slot
   use,      // wait for the gather: operators may read the slot from here on
-  // What becomes of its gradients:
-  open,           // from here on they arrive in the buffer; whoever writes first claims it
+  // Gradients of a unit:
+  open,           // from here on they arrive in the buffer; the first writer claims it
   reduce,         // start to sum the buffers of the row's ranks
   reduce_across,  // the row's sum is there, the buffer is free: start to sum over the rows of the mesh
   settle,         // the sum is in the gradient shard, the buffer is free
-  // At the end of a backward, for all units:
+  // All units, at the end of a backward:
   agree,  // ranks tell each other which parameters they used
 };
-// Whether an action is about gradients.
+// True if an action is about gradients.
 inline bool of_gradients(Action action) { return action >= Action::open; }
 
 struct Instruction {
@@ -79,8 +79,8 @@ struct Instruction {
   bool operator==(const Instruction&) const = default;
 };
 
-// Where instructions are carried out: when the first operator of a run starts, before its kernel, or when a
-// backward ends. A run is accesses to one unit, in one phase, with none to another unit between them.
+// A schedule point, where instructions are carried out: the first operator of a run starts (before its
+// kernel) or a backward ends. A run is accesses to one unit, in one phase, with none to another unit between.
 struct Moment {
   std::optional<Access> run = std::nullopt;  // none: the end of a backward
   std::vector<Instruction> steps = {};
@@ -94,49 +94,49 @@ struct Plan {
 };
 
 // Note [From trace to plan]
-// A cycle that was recorded is a sequence of moments. What it did with gradients is repeated as it was,
-// because ranks agreed on it; when to gather and release is planned anew. During run p a unit is alive if
+// A recorded cycle is a sequence of schedule points. Its gradient actions are repeated as they were, because
+// ranks agreed on them; gathers and releases are planned anew. During run p a unit is alive if
 //   - one of the runs p .. p + ahead uses it, where `ahead` is that of p's phase and at most max_slots - 1,
-//   or
-//   - it has `keep`, and p lies between its first use in forward and its last in backward, or
-//   - it was named in the list of a run at or before p, and not used since: a list lets a unit live from
-//   there
-//     to its next use, in whatever phase that is. What the cycle does not use again is passed over.
-// A run with a list looks ahead to no other run, and what is alive because of a list takes none of max_slots.
-// A run looks no further than the run after it does, so that what is gathered stays until it was used: this
-// matters only where runs look ahead by different numbers. A lifetime is a longest sequence of runs
-// in which a unit is alive. Before run p come, in this order,
-//   1. what is to be done with gradients: sums that arrive, reductions that start, buffers that open,
+//     or
+//   - it has stays_gathered, and p lies between its first use in forward and its last in backward, or
+//   - it was named in the prefetch list of a run at or before p, and not used since: a listed unit's
+//     lifetime starts at the run with the list and ends with the unit's next use, in whatever phase. A listed
+//     unit that the cycle does not use again is skipped.
+// A run with a list looks ahead to no other run, and units alive because of a list take none of max_slots. A
+// run looks no further than the next run does, so that a gathered unit stays until it is used: this matters
+// only if runs look ahead by different numbers. A lifetime is a longest sequence of runs in which a unit is
+// alive. Before run p come, in this order,
+//   1. gradient actions: sums that arrive, reductions that start, buffers that open,
 //   2. the release of the lifetime that ended with run p - 1,
 //   3. the gather of p's own unit, if its lifetime begins here,
 //   4. the use of p's unit, which waits for its gather,
 //   5. the gathers of other lifetimes that begin here, in the order of the list, or in which they will be
 //      used.
-// A unit that stays after the backward has one lifetime, the whole cycle, at an offset that is the same in
-// every plan, and is not released: it may be there already when the next cycle begins.
-// With the policy `post` a run of backward looks ahead to none, and 2 and 3 come before 1. With `none` it
-// looks ahead to none, and a reduction settles where it starts, so that the gather of 3 follows the sum.
-// So run p + 1's unit is on its way while run p computes, the last unit of forward, which backward uses
-// first, is gathered once, and a root used first and last is not held in between. When to gather depends on
-// the order of accesses alone, never on time: all ranks with the same trace issue the same collectives.
-// Offsets come from packing lifetimes, so the same trace gives the same addresses in every step: a slot lives
-// from its gather to its release, a buffer from open to the moment its sum left it.
-// `like`: a plan that begins with the same moments, or null; units that are gathered where the two part lie
-// at the same offsets in both, so that one can be left for the other there.
+// A unit that stays gathered after the cycle has one lifetime, the whole cycle, at an offset that is the same
+// in every plan, and is not released: it may be gathered already when the next cycle begins. With the policy
+// `post` a run of backward looks ahead to none, and 2 and 3 come before 1. With `none` it looks ahead to
+// none, and a reduction settles where it starts, so that the gather of 3 follows the sum. So run p + 1's unit
+// is being gathered while run p computes; the last unit of forward, which backward uses first, is gathered
+// once; and a root used first and last is not held in between. The time to gather depends on the order of
+// accesses alone, never on the clock: all ranks with the same trace issue the same collectives. Offsets come
+// from packing lifetimes, so the same trace gives the same addresses in every step. A slot lives from its
+// gather to its release, a buffer from its open until its sum has left it. `like`: a plan that begins with
+// the same schedule points, or null. Units that are gathered where the two part get the same offsets in both,
+// so that the executor can change from one to the other there.
 Plan make_plan(const std::vector<Moment>& recorded, const std::vector<UnitNeed>& units,
                const PlanOptions& options, const Plan* like = nullptr);
 
-// A unit and where its memory lies.
+// A unit and the offset of its memory.
 using Place = std::pair<UnitId, int64_t>;
-// The units that are gathered, or on their way, before moment `at` of a plan, in the order of their gathers.
+// The units that are gathered, or being gathered, before schedule point `at`, in the order of their gathers.
 std::vector<Place> residents(const Plan& plan, size_t at);
-// The units whose gradient buffers are open then, and not reduced.
+// The units whose gradient buffers are open at that point, and not reduced.
 std::vector<Place> open_buffers(const Plan& plan, size_t at);
-// How many moments two cycles have in common from the beginning, whatever is done there.
+// Number of schedule points that two cycles have in common from the beginning, whatever is done there.
 size_t common_moments(const std::vector<Moment>& one, const std::vector<Moment>& other);
 
-// Follows the instructions in a model of the arenas that knows nothing of how plans are made. Empty, or the
-// first thing that is wrong, in words.
+// Follows the instructions in a model of the arenas, which shares no logic with the making of plans. Returns
+// "" or the first error, as text.
 std::string check_plan(const Plan& plan, const std::vector<UnitNeed>& units, const PlanOptions& options);
 
 }  // namespace fsdp::detail

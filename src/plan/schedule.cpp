@@ -30,8 +30,8 @@ const Moment* Schedule::advance(Access access) {
 
 const Moment* Schedule::end_backward() { return advance_to(std::nullopt); }
 
-// Where the model goes over to another plan, what the one before has reduced by now counts as done: the same
-// moments came before. A gradient that is not where the new plan has it is noticed when the backward ends.
+// After a change to another plan, reductions of the one before count as done: the same schedule points came
+// before. A gradient that is not where the new plan has it is noticed when the backward ends.
 const Moment* Schedule::advance_to(const std::optional<Access>& run) {
   const size_t now = moments_;
   went_over_ = false;

@@ -22,12 +22,12 @@ using torch::autograd::AutogradContext;
 using TensorVector = std::vector<at::Tensor>;
 
 // Note [Recomputation]
-// A node of autograd that stands for all of `fn`. The first run has a graph of its own, on inputs cut off
-// from theirs (RunGraph). It is kept just long enough to see what the results depend on: results that need no
-// gradients are returned as they are, so a frozen block is a plain call; parameters become inputs of the
-// node, beside those inputs that need gradients. Backward runs `fn` again, and then goes back through that
-// graph, a task inside the task (Note [The end of a backward]). What arrives at inputs and at parameters is
-// what the node hands on. So autograd accumulates a parameter's gradient once in a backward, however many
+// One autograd node stands for all of `fn`. The first run has a graph of its own, on inputs cut off from
+// theirs (RunGraph). That graph is kept only until it has shown what the results depend on: results that need
+// no gradients are returned as they are, so a frozen block is a plain call; parameters become inputs of the
+// node, beside the inputs that need gradients. Backward runs `fn` again, and then runs backward through that
+// graph, a task inside the task (Note [The end of a backward]). The node passes on the gradients that arrive
+// at inputs and parameters. So autograd accumulates a parameter's gradient once in a backward, however many
 // calls have read it, as without recomputation; it knows which gradients a backward asks for; and a
 // parameter's own hooks see its gradient once.
 //
@@ -37,16 +37,16 @@ struct Kept : torch::CustomClassHolder {
   TensorFunction fn;
   AutocastState autocast;
   std::optional<GeneratorStates> generators;
-  TensorVector buffers;            // that the first run wrote
-  std::vector<c10::Device> homes;  // of inputs that went to the host; the CPU: it did not
-  TensorVector params;             // that need gradients
-  std::vector<int64_t> versions;   // of `params`, when the first run had read them
-  std::vector<size_t> cut;         // numbers of inputs that need gradients
-  std::vector<size_t> results;     // numbers of outputs that do
-  size_t outputs = 0;              // how many there were
+  TensorVector buffers;            // written by the first run
+  std::vector<c10::Device> homes;  // of inputs that were offloaded; CPU: not offloaded
+  TensorVector params;             // those that need gradients
+  std::vector<int64_t> versions;   // of `params`, after the first run
+  std::vector<size_t> cut;         // indices of inputs that need gradients
+  std::vector<size_t> results;     // indices of outputs that need gradients
+  size_t outputs = 0;              // number of all outputs
 };
 
-// Devices of the tensors, and the current one: a function may find its tensors itself, or move its inputs.
+// Devices of the tensors, and the current one: a function may get its tensors elsewhere, or move its inputs.
 std::vector<c10::Device> devices_of(const TensorVector& tensors) {
   std::vector<c10::Device> devices;
   const auto add = [&](c10::Device device) {
@@ -71,7 +71,7 @@ std::vector<int64_t> versions_of(const TensorVector& tensors) {
 
 bool needs_gradient(const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
 
-// Pinned, so that the copy does not hold the host up.
+// Pinned, so that the copy does not block the host.
 at::Tensor to_host(const at::Tensor& tensor) {
   at::Tensor host = at::empty_like(tensor, tensor.options().device(c10::kCPU).pinned_memory(true));
   return host.copy_(tensor.detach(), /*non_blocking=*/true);
@@ -125,7 +125,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   static TensorVector forward(AutogradContext* ctx, c10::intrusive_ptr<Kept> kept, TensorVector saved,
                               TensorVector results, at::TensorList /*differentiable*/) {
     ctx->save_for_backward(std::move(saved));
-    ctx->set_materialize_grads(false);  // what nobody used has no gradient, and gives none
+    ctx->set_materialize_grads(false);  // unused outputs have no gradient, and give none
     ctx->saved_data["kept"] = torch::IValue::make_capsule(std::move(kept));
     return results;
   }
@@ -140,7 +140,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
       if (inputs[i].defined())
         inputs[i] = kept->homes[i].is_cpu() ? inputs[i].detach() : inputs[i].to(kept->homes[i], true);
     const GraphEnds ends = run_backward(*kept, *ctx, std::move(inputs), std::move(grads));
-    TensorVector result(3);  // of what is kept, saved and returned
+    TensorVector result(3);  // no gradients of `kept`, `saved`, `results`
     for (const auto& end : ends) result.push_back(end ? std::move(end->gradient) : at::Tensor());
     return result;
   }
@@ -148,7 +148,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
  private:
   using GraphEnds = std::vector<GraphEndPtr>;
 
-  // Where the gradients of inputs and parameters have arrived; null: nobody asked for it.
+  // Ends with the gradients of inputs and parameters; null: that gradient was not asked for.
   static GraphEnds run_backward(const Kept& kept, const AutogradContext& ctx, TensorVector inputs,
                                 TensorVector grads) {
     GraphEnds ends(kept.cut.size() + kept.params.size());
@@ -177,7 +177,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
     return ends;
   }
 
-  // The results that gradients came for. Leaves in `grads` what belongs to them.
+  // The results that got gradients. Only their gradients stay in `grads`.
   static TensorVector roots_of(const Kept& kept, const TensorVector& outputs, TensorVector& grads) {
     TORCH_CHECK(outputs.size() == kept.outputs, "fsdp: recompute(): the function returned ", kept.outputs,
                 " tensors in forward and ", outputs.size(), " in backward");

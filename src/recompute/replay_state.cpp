@@ -11,7 +11,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Of devices for which LibTorch has autocast settings that a training may use.
+// Device types whose autocast settings a training may use.
 constexpr std::array kAutocastDevices{c10::kCPU, c10::kCUDA, c10::kPrivateUse1};
 
 at::Tensor state_of(at::Generator& generator) {

@@ -1,4 +1,4 @@
-// What, besides its inputs, decides what operators of this thread compute.
+// The state, besides its inputs, that decides what this thread's operators compute.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -13,13 +13,13 @@ namespace fsdp::detail {
 // States of generators.
 class GeneratorStates {
  public:
-  // The default generators as they are now: the CPU's, and those of `devices`.
+  // The current states of the default generators: the CPU's, and those of `devices`.
   explicit GeneratorStates(const std::vector<c10::Device>& devices);
-  // Adds `generator` as it is now, unless it is there.
+  // Adds the current state of `generator`, unless it is there.
   void add(at::Generator generator);
-  // The same generators, as they are now.
+  // The current states of the same generators.
   GeneratorStates now() const;
-  // The generators go on from these states.
+  // Sets the generators back to these states.
   void restore() const;
 
  private:
@@ -31,7 +31,7 @@ class GeneratorStates {
   std::vector<State> states_;
 };
 
-// Autocast of every device type.
+// The autocast state of every device type.
 class AutocastState {
  public:
   AutocastState();
@@ -47,7 +47,7 @@ class AutocastState {
   bool cache_;
 };
 
-// While it lives, this thread keeps no casts of parameters for other operators to find: one with a graph
+// While it lives, this thread does not cache casts of parameters for other operators: a cast with a graph
 // belongs to a single run.
 class NoCastCache {
  public:
@@ -60,9 +60,9 @@ class NoCastCache {
   bool before_;
 };
 
-// While it lives, this thread computes as it did when `generators` (null: random numbers go on as they are)
-// and `autocast` were taken. It keeps no casts of parameters: the optimizer is about to change them, and
-// whoever clears LibTorch's cache of them did so after forward.
+// While it lives, this thread computes with the random numbers and autocast state it had when `generators`
+// (null: random numbers continue) and `autocast` were taken. It does not cache casts of parameters: the
+// optimizer is about to change them, and autocast cleared its cache after forward.
 class Replay {
  public:
   Replay(const GeneratorStates* generators, const AutocastState& autocast);

@@ -57,7 +57,7 @@ void RunGraph::outputs(const std::vector<at::Tensor>& outputs) {
     for (const Edge& edge : nodes_[i]->next_edges()) add(edge);
 }
 
-// The nodes are this run's own, so their edges may be led elsewhere.
+// The nodes belong to this run, so their edges may be redirected.
 void RunGraph::backward(std::vector<at::Tensor> grads, const std::vector<GraphEndPtr>& ends) {
   const auto lead = [&](Edge& edge) {
     const auto found = std::find(accumulators_.begin(), accumulators_.end(), edge.function.get());

@@ -9,7 +9,7 @@
 
 namespace fsdp::detail {
 
-// Where the graph of a run ends: keeps the gradient that arrives.
+// An end of a run's graph: keeps the gradient that arrives.
 struct GraphEnd final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
   at::Tensor gradient;
@@ -19,21 +19,21 @@ using GraphEndPtr = std::shared_ptr<GraphEnd>;
 
 // An end for gradients of `tensor`.
 GraphEndPtr make_end(const at::Tensor& tensor);
-// `input` becomes a tensor whose history is an end. No leaf: operators may write to it as before.
+// Makes `input` a tensor whose history is an end. It is no leaf, so operators may write to it as before.
 GraphEndPtr cut_off(at::Tensor& input);
 
-// What this thread computes while one lives, up to what outputs() is given, is one run.
+// One run: the operators of this thread from its construction to outputs().
 class RunGraph {
  public:
   RunGraph();
-  // Follows the graph from `outputs`, tensors that require gradients. Throws c10::Error where it leads to a
+  // Follows the graph from `outputs`, tensors that require gradients. Throws c10::Error if it leads to a
   // tensor that was computed outside of the run.
   void outputs(const std::vector<at::Tensor>& outputs);
 
-  // Tensors that the run read and that need gradients, but for those that were cut off: parameters.
+  // The tensors that the run read and that need gradients, those cut off excluded: parameters.
   const std::vector<at::Tensor>& leaves() const { return leaves_; }
-  // Goes back through the graph, and frees it. The gradient of leaves()[i] goes to ends[i]; null: to nobody,
-  // and it is not computed.
+  // Runs backward through the graph and frees it. The gradient of leaves()[i] goes to ends[i]; null: it is
+  // not computed.
   void backward(std::vector<at::Tensor> grads, const std::vector<GraphEndPtr>& ends);
 
  private:

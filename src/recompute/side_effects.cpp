@@ -15,7 +15,7 @@ namespace {
 
 thread_local SideEffects* innermost = nullptr;
 
-// Which arguments of an operator it may write to, and which may be generators.
+// The arguments that an operator may write to, and those that may be generators.
 struct Arguments {
   size_t count = 0;
   std::vector<size_t> written, generators;
@@ -27,7 +27,7 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Normalisations do not declare that they write to running statistics.
+// The schemas of normalisations do not declare that they write to running statistics.
 Arguments find_arguments(const c10::FunctionSchema& schema) {
   Arguments found;
   found.count = schema.arguments().size();
@@ -45,7 +45,7 @@ Arguments find_arguments(const c10::FunctionSchema& schema) {
   return found;
 }
 
-// A name is the schema's own, and lives as long as its operator does.
+// The name belongs to the schema, and lives as long as its operator does.
 const Arguments& arguments_of(const at::RecordFunction& record) {
   thread_local std::unordered_map<const char*, Arguments> known;
   const auto found = known.find(record.name());
@@ -54,7 +54,7 @@ const Arguments& arguments_of(const at::RecordFunction& record) {
   return known.emplace(record.name(), schema ? find_arguments(*schema) : Arguments{}).first->second;
 }
 
-// Operators underneath those that the function calls: kernels' own, and a sharded model's.
+// True for operators inside those that the function calls: kernels' own, and a sharded model's.
 bool is_inner() {
   const c10::DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return excluded.has(c10::DispatchKey::AutogradFunctionality) || excluded.has(c10::DispatchKey::Fake);
@@ -147,7 +147,7 @@ BufferValues::~BufferValues() {
   const at::NoGradGuard no_grad;
   try {
     for (size_t i = 0; i < buffers_.size(); ++i) at::Tensor(buffers_[i]).copy_(values_[i]);
-  } catch (const std::exception& error) {  // the device has failed, which the program hears of at once
+  } catch (const std::exception& error) {  // the device has failed, and the program will see that error
     TORCH_WARN("fsdp: recompute(): buffers keep the values of the second run: ", error.what());
   }
 }

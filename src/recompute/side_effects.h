@@ -1,4 +1,4 @@
-// What a function reads and writes besides its inputs and results, as its operators show.
+// SideEffects: memory that a function reads and writes besides inputs and results, seen from its operators.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -21,21 +21,21 @@ namespace fsdp::detail {
 // Calls may be nested: all that live see an operator.
 class SideEffects {
  public:
-  // `generators`: to which generators that are seen are added; null: they go on as they are.
+  // `generators`: generators that are seen are added to it; null: they are not replayed.
   explicit SideEffects(GeneratorStates* generators);
   ~SideEffects();
   SideEffects(const SideEffects&) = delete;
   SideEffects& operator=(const SideEffects&) = delete;
 
-  // The function has returned `outputs`, and its graph is gone. Returns tensors over the memory that it wrote
-  // and that is still there, with version counters of their own.
+  // Call it when the function has returned `outputs` and its graph is gone. Returns tensors, with version
+  // counters of their own, over the memory that it wrote and that still exists.
   std::vector<at::Tensor> buffers(const std::vector<at::Tensor>& outputs);
 
  private:
   static std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& record);
   void note_write(const at::Tensor& tensor);
 
-  // A tensor, which it does not keep alive.
+  // A tensor that is not kept alive.
   struct Written {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     const c10::StorageImpl* address;
@@ -50,7 +50,7 @@ class SideEffects {
   std::vector<Written> written_;
 };
 
-// While it lives, `buffers` may be written; then they get their values back.
+// While it lives, `buffers` may be written; then their values are restored.
 class BufferValues {
  public:
   explicit BufferValues(const std::vector<at::Tensor>& buffers);

@@ -1,4 +1,4 @@
-// An optimizer that updates shards in host memory while the backward goes on.
+// BackwardStepper: an optimizer that updates shards in host memory while the backward goes on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +12,13 @@ struct UnitRegion;
 
 // Note [Steps in backward]
 // A region whose gradient is complete, and which the plan does not gather again in this cycle, is updated
-// beside the rest of the backward; others are when it ends, those whose gradients came in other parts than
-// planned among them. Slices get no .grad(). What is read of a region after its update would be of the next
-// step: that is refused, and so is a gradient that comes later.
+// while the backward goes on. Other regions are updated when it ends, also those whose gradients came in
+// other parts than planned. Slices get no .grad(). A read of a region after its update would see values of
+// the next step, so it is refused, and so is a gradient that arrives later.
 class BackwardStepper {
  public:
   virtual ~BackwardStepper() = default;
-  // `gradient` [shard_numel] of the region is in host memory when `arrived` has been reached.
+  // `gradient` [shard_numel] of the region is in host memory once `arrived` is reached.
   virtual void update(UnitRegion& region, const at::Tensor& gradient,
                       std::shared_ptr<c10::Event> arrived) = 0;
 };

@@ -11,7 +11,7 @@
 
 namespace fsdp::detail {
 
-// LibTorch shows members of the task in progress, and not the task.
+// LibTorch exposes members of the current graph task, but not the task.
 void on_task_failure(std::function<void(const std::exception_ptr&)> fn) {
   using torch::autograd::GraphTask;
 #pragma GCC diagnostic push
@@ -26,11 +26,11 @@ void on_task_failure(std::function<void(const std::exception_ptr&)> fn) {
 }
 
 // Note [Backwards that fail]
-// Autograd tells nobody of a backward that throws but its caller, who may catch it. The other ranks are in
-// that backward still, and need this one there. So it gives up the group's operations, with its words: see
-// Note [Ranks that give up]. Ranks that all throw alike go on together; where one throws alone, the others
-// get its words at once, and so does its own next call. A backward that does nothing with other ranks, or has
-// done all of it, is this rank's own: it only notes why it might leave.
+// Autograd reports a backward that throws only to its caller, who may catch it. The other ranks are still in
+// that backward, and need this rank there. So it gives up the group's operations, with the error's message:
+// see Note [Ranks that give up]. Ranks that all throw alike go on together. If one throws alone, the others
+// get its message at once, and so does its own next call. A backward that does nothing with other ranks, or
+// has done all of it, concerns this rank only: it just notes why it might leave.
 void Engine::give_up(const std::exception_ptr& error) {
   gave_up_ = true;
   std::string words = "its backward threw: ";
@@ -38,7 +38,7 @@ void Engine::give_up(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const CommError& known) {
-    met_another = true;  // passed on to groups that have not heard of it
+    met_another = true;  // passed on to groups that have not seen it
     words += known.what();
   } catch (const c10::Error& known) {
     words += known.what_without_backtrace();
@@ -57,8 +57,8 @@ void Engine::give_up(const std::exception_ptr& error) {
     mesh.leaving(words);
 }
 
-// Autograd drops the callback of a backward that threw without calling it. It may do so a moment after the
-// error has reached its owner, on a thread of its own: outside of a backward no task runs, whoever holds it.
+// Autograd drops the callback of a backward that threw without calling it. It may do so shortly after the
+// caller got the error, on a thread of its own: outside of a backward no task runs, even if one still exists.
 void Engine::drop_failed_task() {
   const bool inside = graph_task() != -1;
   if (task_ == -1 || (inside && !task_alive_.expired())) return;
@@ -67,16 +67,18 @@ void Engine::drop_failed_task() {
   gradients_.abandon();
   schedule_.spoil();
   phases_.rest();
+  calls_.end();
   if (depth_ == 0) state_ = TrainingState::idle;
 }
 
 // Note [The end of a backward]
 // A callback queued with autograd runs when its graph task ends. Recomputation and gradient penalties run
-// tasks inside the task; they end earlier, and what they leave is still reduced at the end of the outer one.
+// tasks inside the task; they end earlier, and gradients they do not reduce are reduced by the outer one.
 void Engine::enter_task() {
   drop_failed_task();
   if (task_ != -1) return;
   task_ = graph_task();
+  calls_.begin_backward();
   inputs_only_ = !asks_for_any(params);
   const auto alive = std::make_shared<bool>(true);
   task_alive_ = alive;
@@ -85,7 +87,7 @@ void Engine::enter_task() {
   state_ = TrainingState::forward_backward;
   notice_writes();
   follow_scopes(/*between_tasks=*/false);
-  note_memory();  // what forward left
+  note_memory();  // forward's memory
   torch::autograd::Engine::get_default_engine().queue_callback(
       [weak = weak_from_this(), task = task_, alive] {
         if (const auto engine = weak.lock()) engine->end_task(task);
@@ -107,7 +109,7 @@ void Engine::end_task(int task) {
   synced_ = synced_ && gradients_.sync;
   const bool captured = std::exchange(captured_, 0) != 0;
   if (depth_ == 0) state_ = TrainingState::idle;
-  bool together = true;  // ranks are to do more together in this backward
+  bool together = true;  // the ranks have more to do together in this backward
   try {
     phases_.ends_backward();
     finish_task();
@@ -115,7 +117,9 @@ void Engine::end_task(int task) {
     if (std::exchange(gave_up_, false)) mesh.leaving("");
     tell_gradients(/*backward_ended=*/true);
     phases_.rest();
+    calls_.end();
   } catch (...) {
+    calls_.end();
     fail(std::current_exception());
     if (together) give_up(std::current_exception());
     schedule_.spoil();
@@ -123,7 +127,7 @@ void Engine::end_task(int task) {
       phases_.rest();
       gradients_.abandon();
     } catch (const std::exception&) {
-      // The group has failed, which is what is thrown below.
+      // The group has failed, and that error is thrown below.
     }
     throw;
   }
@@ -153,14 +157,14 @@ void Engine::finish_task() {
   }
 }
 
-// A barrier, where claiming every unit would do: ranks that came here by different ways are told so. Units
-// that stay gathered are still read, and wait for the end of keep_gathered().
+// A barrier instead of a claim per unit: ranks whose execution order differs get an error. Units that stay
+// gathered are still read, and wait for the end of keep_gathered().
 void Engine::end_readings() {
   const auto ends = [&](const auto& unit) {
     return unit->peers_may_read && (!in_keep_gathered() || unit->slot.state == UnitState::sharded);
   };
   if (std::none_of(units.begin(), units.end(), ends)) return;
-  mesh.row.barrier("shards are not read");
+  mesh.row.barrier("end of the call");
   for (const auto& unit : units)
     unit->peers_may_read = unit->peers_may_read && unit->slot.state != UnitState::sharded;
 }

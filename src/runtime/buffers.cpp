@@ -1,5 +1,6 @@
 #include "runtime/buffers.h"
 
+#include "launch/in_call.h"
 #include "runtime/model.h"
 #include "watch/quiet.h"
 
@@ -33,6 +34,7 @@ void sync_buffers(const torch::nn::Module& module, Comm& comm, BufferSync how) {
 
 void ShardedModel::sync_buffers(BufferSync how) {
   detail::Model& model = detail::model_of(engine_);
+  const detail::InCall call(model.world, "sync_buffers()");
   detail::sync_buffers(model.module, model.mesh.all, how);
 }
 

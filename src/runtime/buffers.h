@@ -1,4 +1,4 @@
-// A module's buffers, of which every rank has its own.
+// A module's buffers: every rank has its own.
 #pragma once
 
 #include <fsdp/comm.h>
@@ -7,7 +7,7 @@
 
 namespace fsdp::detail {
 
-// `tensor` becomes rank 0's. Sparse and quantized ones stay each rank's own.
+// Sets `tensor` to rank 0's value. Sparse and quantized tensors stay each rank's own.
 void broadcast_from_0(const at::Tensor& tensor, Comm& comm);
 
 void sync_buffers(const torch::nn::Module& module, Comm& comm, BufferSync how);

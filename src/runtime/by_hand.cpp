@@ -1,11 +1,11 @@
-// Units that are gathered and released by hand.
+// unshard() and reshard(): units gathered and released by hand.
 #include "runtime/engine.h"
 #include "runtime/graph_task.h"
 #include "watch/quiet.h"
 
 namespace fsdp::detail {
 
-// Between steps the cycle before is over, or its end would release what is gathered here.
+// Between steps this first ends the previous cycle, whose end would release the units gathered here.
 void Engine::unshard(const std::string& path) {
   const std::lock_guard lock(mutex);
   TORCH_CHECK(full_scopes_.empty(), "fsdp: unshard() inside full_params(), where all parameters are whole");

@@ -1,4 +1,4 @@
-// What is looked at when a call of the model begins.
+// Checks at the beginning of a call of the model.
 #include <ATen/autocast_mode.h>
 
 #include "base/log.h"
@@ -27,7 +27,7 @@ void Engine::check_module() const {
   }
 }
 
-// A pinned unit would not see what the optimizer wrote.
+// A pinned unit would not see the values that the optimizer wrote.
 void Engine::check_scopes() const {
   for (const auto& unit : units)
     TORCH_CHECK(unit->pins == 0, "fsdp: a use() scope of unit '", unit->name(),

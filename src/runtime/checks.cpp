@@ -27,7 +27,7 @@ void check_type(const at::Tensor& tensor, const std::string& name) {
 
 namespace {
 
-// Of the accumulator that an old graph ends in.
+// A hook of the accumulator in which an old graph ends.
 struct OldGraph : torch::autograd::FunctionPreHook {
   explicit OldGraph(std::string name) : name_(std::move(name)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& /*grads*/) override {
@@ -53,7 +53,7 @@ void refuse_old_graphs(const at::Tensor& tensor, const std::string& name) {
 
 namespace {
 
-// One that was removed leaves an empty place in LibTorch's list.
+// A removed hook leaves an empty entry in LibTorch's list.
 bool has_hooks(const at::Tensor& leaf) {
   namespace impl = torch::autograd::impl;
   const auto* meta = impl::get_autograd_meta(leaf);
@@ -63,7 +63,7 @@ bool has_hooks(const at::Tensor& leaf) {
   return hooks && std::any_of(hooks->begin(), hooks->end(), [](const auto& hook) { return bool(hook); });
 }
 
-// Shows the parameters of a module where they are: parameters() makes a list with names.
+// Reads a module's own list of parameters, since parameters() makes a list with names.
 struct OpenModule : torch::nn::Module {
   static const auto& params_of(const torch::nn::Module& module) { return module.*(&OpenModule::parameters_); }
 };
@@ -81,7 +81,7 @@ void collect_registered(const torch::nn::Module& module, const std::string& path
     collect_registered(*item.value(), path + item.key() + ".", found);
 }
 
-// The first that is not among `others`; null: all are.
+// The first parameter that is not among `others`; null: there is none.
 const RegisteredParam* first_not_in(const RegisteredParams& params, const RegisteredParams& others) {
   const auto found = std::find_if(params.begin(), params.end(), [&](const RegisteredParam& one) {
     return std::none_of(others.begin(), others.end(),
@@ -110,7 +110,7 @@ RegisteredParams registered_params(const torch::nn::Module& module) {
   return found;
 }
 
-// Names are made only where something has changed: this is looked at in every call.
+// Called on every forward, so it makes names only if something has changed.
 void check_tree(const torch::nn::Module& module, const RegisteredParams& known) {
   size_t next = 0;
   bool same = true;

@@ -1,7 +1,9 @@
-// Cycles of a model, and the plans that come from them. See Note [Cycles].
+// Cycles of a model, and the plans made from them. See Note [Cycles].
 #include <set>
 
+#include "base/bytes_text.h"
 #include "base/host_pool.h"
+#include "base/log.h"
 #include "runtime/engine.h"
 #include "runtime/memory_report.h"
 #include "runtime/plan_options.h"
@@ -44,24 +46,31 @@ void Engine::adopt_plan() {
     needs.push_back({.slot_bytes = unit->arena_bytes(),
                      .stays_gathered = unit->spec.stays_gathered,
                      .buffer_bytes = unit->planned_buffer_bytes(),
-                     .stays_after_backward = keeps_ && !unit->slot.is_private});
+                     .stays_after_backward =
+                         !kept_.empty() && kept_[static_cast<size_t>(unit->id)] && !unit->slot.is_private});
   schedule_.leave_plan();
   plans_.add(kind(), schedule_.recorded(), needs, plan_options(options, units));
+  log_debug([&] {
+    return "rank " + std::to_string(world.rank()) + ", in " + calls_.last() +
+           ", planned the cycle before it: " + std::to_string(schedule_.recorded().size()) +
+           " schedule points, slots " + bytes_text(plans_.arena_bytes()) + ", gradient buffers " +
+           bytes_text(plans_.buffer_bytes());
+  });
   try {
     reserve_planned();
   } catch (...) {
-    plans_.clear();  // they expect memory that is not there
+    plans_.clear();  // they expect memory that does not exist
     throw;
   }
   if (mode_ == Mode::train) {
     const std::set<UnitId> read = plans_.read_in_backward(kind());
     for (const auto& unit : units) unit->read_backward = read.contains(unit->id);
   }
-  trim_host_pool();  // what the recorded cycle needed besides is not needed again
+  trim_host_pool();  // memory that only the recorded cycle needed
   note_memory();
 }
 
-// The first plan of a training says how much the slots need, which is less than was taken at first.
+// The first training plan shows how much memory the slots need, which is less than was first allocated.
 void Engine::reserve_planned() {
   const bool first = mode_ == Mode::train && plans_.trainings() == 1;
   if (first || plans_.arena_bytes() > executor_.arena_bytes()) reserve_slots(plans_.arena_bytes());
@@ -74,8 +83,8 @@ void Engine::drop_saved() {
   for (const auto& unit : units) executor_.drop_saved(*unit);
 }
 
-// The first reader after an optimizer's step must find new values, and a backward that began before it must
-// not go on with old ones.
+// The first reader after an optimizer's step must see the new values, and a backward that began before it
+// must not continue with the old ones.
 void Engine::notice_writes() {
   for (const auto& unit : units) {
     if (!unit->stale()) continue;
@@ -86,8 +95,8 @@ void Engine::notice_writes() {
   }
 }
 
-// Parameters may be frozen and thawed between steps, in the module or through their slices. A region that was
-// frozen gets gradient memory when one of its parameters is thawed, and keeps it.
+// Parameters may be frozen and unfrozen between steps, in the module or through their slices. A frozen region
+// gets gradient memory when one of its parameters is unfrozen, and keeps it.
 void Engine::follow_requires_grad() {
   bool changed = false, grown = false;
   for (UnitParam* param : params) {

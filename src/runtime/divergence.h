@@ -1,4 +1,4 @@
-// What ranks that used different units are told to do.
+// Advice for ranks that used different units.
 #pragma once
 
 #include <exception>
@@ -9,7 +9,7 @@
 
 namespace fsdp::detail {
 
-// `error`; where it says that ranks used different ones of `units` that lie in one module, the same CommError
+// Returns `error`. If it says that ranks used different `units` that lie in one module, the same CommError
 // with the advice to make that module one unit.
 std::exception_ptr with_advice(const std::exception_ptr& error,
                                const std::vector<std::shared_ptr<Unit>>& units);

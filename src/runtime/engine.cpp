@@ -17,16 +17,17 @@ Engine::Engine(const World& world_, torch::nn::Module& module_, const ShardOptio
     : Model(world_, module_, options_, std::move(mesh_), std::move(mode_)),
       executor_(world_.device(), options_.limit_all_gathers),
       gradients_(mesh, mode.get(), options_.check_gradients, world_.device(), schedule_, units, host.get()),
-      phases_(units, world_.rank()) {}
+      phases_(units, world_.rank()),
+      calls_(world_, module_.name()) {}
 
 Engine::~Engine() {
   try {
     if (owes_end_ || std::uncaught_exceptions() > 0) executor_.drop_gathers();
     executor_.release_all();
   } catch (const std::exception&) {
-    // The group has failed; nothing is read from its memory again.
+    // The group has failed; its memory is not read again.
   }
-  // Views and saved tensors outlive the memory: they are answered in words.
+  // Views and saved tensors outlive the memory: reading them throws a message.
   for (const auto& unit : units) {
     for (const auto& param : unit->params) param->attach(param->poison, param->region().compute());
     for (const auto& region : unit->regions)
@@ -48,7 +49,7 @@ void Engine::start() {
     unit->engine = this;
     unit->id = static_cast<UnitId>(&unit - units.data());
   }
-  // Slots of sharded units are memory that ranks share; a unit that is whole on every rank has its own then.
+  // Slots of sharded units are memory that ranks share; a unit that is whole on every rank then has its own.
   const bool sharded =
       std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->ranks() > 1; });
   executor_.share(sharded && !options.gather_codec ? &mesh.row : nullptr);
@@ -66,6 +67,7 @@ void Engine::reserve_slots(int64_t bytes) {
 
 void Engine::enter(const std::vector<at::Tensor>& arguments) {
   if (depth_++ > 0 || graph_task() != -1) return;
+  calls_.begin_forward(at::GradMode::is_enabled());
   try {
     TORCH_CHECK(state_ != TrainingState::summon_full_params,
                 "fsdp: the model was called inside full_params(); end that scope first");
@@ -87,6 +89,7 @@ void Engine::enter(const std::vector<at::Tensor>& arguments) {
     }
     state_ = TrainingState::forward_backward;
   } catch (...) {
+    calls_.end();
     --depth_;
     fail(std::current_exception());
     throw;
@@ -97,22 +100,30 @@ void Engine::leave() {
   const bool failed = std::exchange(call_failed_, false);
   if (--depth_ > 0 || graph_task() != -1) return;
   phases_.rest();
-  if (failed) return leave_failed();
-  if (mode_ == Mode::train) return;
-  state_ = TrainingState::idle;
-  executor_.expect_backward(false);
-  release_as_planned();
-  end_readings();
+  if (failed) {
+    calls_.end();
+    return leave_failed();
+  }
+  if (mode_ != Mode::train) {
+    state_ = TrainingState::idle;
+    executor_.expect_backward(false);
+    release_as_planned();
+    end_readings();
+  }
+  calls_.end();
 }
 
-// An exception leaves a call of the model. Its owner gets it now: what would wait for other ranks, which may
-// compute for a while yet, is done when the model is used again. Where it is not, this rank leaves the group,
-// and the others are told why.
-void Engine::fail_call(const std::exception& error) {
+// An exception leaves a call of the model. The caller gets it now. Steps that would wait for other ranks,
+// which may compute for a while yet, are done when the model is used again. If it is not, this rank leaves
+// the group, and the others get the reason.
+void Engine::fail_call(std::exception& error) {
   call_failed_ = true;
   const bool inner = depth_ > 1 || graph_task() != -1;  // the call around it may catch this
   if (inner || dynamic_cast<const CommError*>(&error) != nullptr) return;
-  const auto* known = dynamic_cast<const c10::Error*>(&error);
+  auto* known = dynamic_cast<c10::Error*>(&error);
+  const bool ours = known != nullptr && known->msg().starts_with("fsdp:");
+  if (known != nullptr && !ours && known->context().empty() && phases_.in_forward() != nullptr)
+    known->add_context("after operators that read unit '" + phases_.in_forward()->name() + "'");
   mesh.leaving(std::string("its call of the model threw: ") +
                (known != nullptr ? known->what_without_backtrace() : error.what()));
   if (known != nullptr && is_no_memory(error))
@@ -139,11 +150,11 @@ bool Engine::may_read() const { return depth_ > 0 || graph_task() != -1; }
 
 void Engine::fail(std::exception_ptr error) { last_error_ = std::move(error); }
 
-// Everything is given back before anything is waited for: ranks may write to their units in different orders.
+// Releases all units before it waits for any claim: ranks may write to their units in different orders.
 void Engine::before_write(Unit& unit) {
   const std::lock_guard lock(mutex);
   try {
-    TORCH_CHECK(keep_scopes_ == 0, "fsdp: the parameters of unit '", unit.name(),
+    TORCH_CHECK(!in_keep_gathered(), "fsdp: the parameters of unit '", unit.name(),
                 "' are written inside keep_gathered(), where other ranks do not gather them again; end that "
                 "scope before the optimizer steps");
     announce_change();
@@ -156,7 +167,7 @@ void Engine::before_write(Unit& unit) {
       for (const auto& one : units) one->claim_shards();
     }
     check_write(unit);
-    if (unit.pins == 0) executor_.release(unit);  // the next reader gathers what is written now
+    if (unit.pins == 0) executor_.release(unit);  // the next reader gathers the new values
   } catch (...) {
     fail(std::current_exception());
     throw;
@@ -178,7 +189,7 @@ void Engine::check_between_steps(const char* doing) {
   wait_for_host();
 }
 
-// Pointers bypass the observer.
+// Raw pointers bypass the observer.
 void Engine::wait_for_host() const {
   for (const auto& unit : units)
     for (const auto& region : unit->regions)
@@ -213,12 +224,10 @@ void Engine::absorb(Engine& inner) {
   for (const auto& unit : inner.units) inner.executor_.drop_saved(*unit);
   inner.executor_.reserve(0);
   called = called || inner.called;
-  no_sync_scopes_ += inner.no_sync_scopes_;
-  rows_only_scopes_ += inner.rows_only_scopes_;
-  keep_scopes_ += inner.keep_scopes_;
-  no_sync_units_.merge(inner.no_sync_units_);
+  no_sync_scopes_.merge(inner.no_sync_scopes_);
+  keep_scopes_.merge(inner.keep_scopes_);
   if (inner.on_gradient_ && !on_gradient_) set_on_gradient(std::move(inner.on_gradient_));
-  gradients_.sync = no_sync_scopes_ == 0 || mesh.all.size() == 1;
+  gradients_.sync = !holds_all() || mesh.all.size() == 1;
   for (auto& unit : inner.units) {
     units.push_back(std::move(unit));
   }

@@ -122,7 +122,7 @@ std::vector<Instruction> Executor::gather_now(Unit& unit, const std::vector<std:
   return steps;
 }
 
-// Not in the arena, where every place may be planned for another unit.
+// Outside the arena, since every offset there may be planned for another unit.
 void Executor::gather_ahead(Unit& unit) {
   if (!unit.in_place() && unit.slot.state == UnitState::sharded) gather(unit, -1);
 }
@@ -147,7 +147,7 @@ void Executor::warn_of_overflow(int64_t bytes) {
                "one unit.");
 }
 
-// Keeps a part of what is in the slot, where a backward will follow.
+// Keeps a part of the slot's values if a backward will follow.
 void Executor::save_for_backward(Unit& unit) {
   if (!expects_backward_ || !unit.read_backward || unit.slot.state != UnitState::gathered ||
       !unit.saves_for_backward())
@@ -199,7 +199,7 @@ void Executor::use(Unit& unit) {
 
 void Executor::read(Unit& unit) {
   if (unit.slot.state != UnitState::gathered || !unit.slot.readers.join()) return;
-  unit.slot.readers.wait_for_others();  // one of them has waited for the gather
+  unit.slot.readers.wait_for_others();  // a stream of theirs has waited for the gather
   readers_.join();
 }
 

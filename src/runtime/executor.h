@@ -16,48 +16,48 @@ class Executor {
  public:
   Executor(c10::Device device, int max_slots);
 
-  // The arena is memory that `comm` allocates for gathers; null: it is this rank's own. Before reserve().
+  // Makes `comm` allocate the arena, as memory for gathers; null: this rank's own. Call it before reserve().
   void share(Comm* comm) { sharer_ = comm; }
 
-  // The memory slots come from; what is in it must be released. Collective where several ranks share it.
+  // Allocates the arena; all slots must be released. Collective if several ranks share it.
   void reserve(int64_t bytes);
   const at::Tensor& arena() const { return arena_; }
   int64_t arena_bytes() const { return arena_.defined() ? arena_.numel() : 0; }
-  int64_t overflow_bytes() const;  // of slots outside the arena
+  int64_t overflow_bytes() const;  // bytes of slots outside the arena
   // The slots a model needs before its plan is known.
   static int64_t first_estimate(const std::vector<std::shared_ptr<Unit>>& units, int max_slots);
 
-  // Where the model is.
+  // The phase that the model is in.
   void enter_phase(Phase phase) { phase_ = phase; }
-  // Whether a backward may come, for which reshard groups save units. All ranks say the same.
+  // If a backward may come, reshard groups save units for it. All ranks say the same.
   void expect_backward(bool on) { expects_backward_ = on; }
-  // The plan has come to its next moment: what it released while an operator held it goes now.
+  // The plan has reached its next schedule point: releases units that were due but held by an operator.
   void release_overdue();
-  // Carries out one instruction of a plan. False, with nothing lost, when memory is not as the plan thought.
+  // Carries out one instruction of a plan. Returns false, with nothing lost, if memory is not as planned.
   bool obey(const Instruction& step, Unit& unit);
-  // Has just `expected` gathered or on their way. False as above.
+  // Makes exactly `expected` gathered or being gathered. Returns false as above.
   bool change_over(const std::vector<Place>& expected, const std::vector<std::shared_ptr<Unit>>& units);
-  // Makes `unit` readable now, in whatever memory there is. Returns what was done for it.
+  // Gathers `unit` now, outside the plan. Returns the instructions it carried out.
   std::vector<Instruction> gather_now(Unit& unit, const std::vector<std::shared_ptr<Unit>>& units);
-  // Starts to gather `unit`, for whoever reads it next.
+  // Starts to gather `unit` for its next reader.
   void gather_ahead(Unit& unit);
-  // An operator reads `unit`, which is gathered: on another stream than before, maybe.
+  // An operator reads the gathered `unit`, maybe on another stream than before.
   void read(Unit& unit);
   void release(Unit& unit);
-  // Releases `unit`, which one operator is about to read: its shards were written since it was gathered.
+  // Releases `unit`, which one operator is about to read, because its shards were written since the gather.
   void renew(Unit& unit);
   void release_all();
-  // Those that are not in the arena.
+  // Releases the units that are not in the arena.
   void release_overflow();
-  // Those that are there: waits for nobody.
+  // Releases the units that are gathered, and waits for none.
   void release_gathered();
-  // Gathers in flight go on without us, and nobody will read what they bring.
+  // Drops gathers in flight: they continue, and their values will not be read.
   void drop_gathers();
-  // What is kept of `unit` for a backward is not needed.
+  // Drops the part of `unit` saved for a backward.
   void drop_saved(Unit& unit);
   // The current stream has waited for all that took part so far.
   void forget_streams() { readers_.clear(); }
-  // Goes into the label of the next gather: ranks that went different ways read there how.
+  // Added to the label of the next gather, to tell ranks with a different execution order how they differ.
   void remark(std::string text) { remark_ = std::move(text); }
 
  private:
@@ -76,9 +76,9 @@ class Executor {
   c10::Device device_;
   int max_slots_;
   at::Tensor arena_;             // [bytes]
-  std::vector<Unit*> overdue_;   // the plan has released them, and an operator held them then
+  std::vector<Unit*> overdue_;   // released by the plan while an operator held them
   std::vector<Unit*> resident_;  // gathering or gathered, least recently demanded first
-  StreamSet readers_;            // of any unit
+  StreamSet readers_;            // streams that read any unit
   Phase phase_ = Phase::forward;
   bool expects_backward_ = false;
   bool warned_ = false;

@@ -12,7 +12,7 @@ FullGradients::FullGradients(Model& model, const std::vector<Unit*>& units, cons
   for (const Unit* unit : units)
     for (const auto& param : unit->params)
       grads_.push_back({.param = param.get(), .before = param->tensor.grad(), .somewhere = false});
-  if (grads_.empty()) return;  // scopes around this one have all units
+  if (grads_.empty()) return;  // outer scopes have all units
   ask_ranks();
   for (const Unit* unit : units)
     for (const auto& region : unit->regions) gather(*region, options);
@@ -22,7 +22,7 @@ FullGradients::FullGradients(Model& model, const std::vector<Unit*>& units, cons
         grad.somewhere ? grad.param->view_of(whole_of(*grad.param)) : at::Tensor();
 }
 
-// A program may have set .grad() of some ranks' slices only.
+// The program may have set .grad() of some ranks' slices only.
 void FullGradients::ask_ranks() {
   at::Tensor counts = at::zeros({static_cast<int64_t>(grads_.size())}, at::kLong);
   auto* count = counts.mutable_data_ptr<int64_t>();
@@ -73,7 +73,7 @@ void FullGradients::close(bool write_back_) {
   }
 }
 
-// Values count, not the memory they are in: a program may have assigned another tensor.
+// The values count, not the memory they are in: the program may have assigned another tensor.
 void FullGradients::write_back(UnitParam& param) const {
   const at::Tensor given = param.tensor.grad();
   at::Tensor& own = param.slice.mutable_grad();

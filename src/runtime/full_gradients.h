@@ -1,4 +1,4 @@
-// Whole gradients in a full_params() scope.
+// Full gradients in a full_params() scope.
 #pragma once
 
 #include <fsdp/scopes.h>
@@ -9,14 +9,14 @@
 
 namespace fsdp::detail {
 
-// While a scope lives, the module's .grad() of its units are whole. Outside they are traps (UnitParam::trap).
+// While a scope lives, the module's .grad() of its units are whole. Otherwise they are traps.
 class FullGradients {
  public:
-  // Gathers the slices' .grad() of `units`, which the module's parameters then have. Collective.
+  // Gathers the slices' .grad() of `units` for the module's parameters. Collective.
   FullGradients(Model& model, const std::vector<Unit*>& units, const FullParamsOptions& options);
 
-  // The module's .grad() become what they were. With `write_back` the slices' .grad() take the values first,
-  // and have none where the module's was dropped.
+  // Restores the module's .grad(). With `write_back` the slices' .grad() take the values first, and are
+  // dropped if the module's was dropped.
   void close(bool write_back);
 
  private:
@@ -27,7 +27,7 @@ class FullGradients {
   struct Grad {
     UnitParam* param;
     at::Tensor before;  // the module's .grad()
-    bool somewhere;     // some rank has a gradient of it
+    bool somewhere;     // some rank has a gradient for it
   };
   void ask_ranks();
   void gather(UnitRegion& region, const FullParamsOptions& options);
@@ -36,7 +36,7 @@ class FullGradients {
 
   Model& model_;
   std::vector<Grad> grads_;
-  std::vector<Part> parts_;  // empty where this rank does not have them
+  std::vector<Part> parts_;  // empty if this rank does not get them
 };
 
 }  // namespace fsdp::detail

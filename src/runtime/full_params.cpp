@@ -1,9 +1,11 @@
-// The scope in which a module's parameters are whole.
+// full_params(): the scope in which a module's parameters are whole.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 
 #include "base/host_pool.h"
+#include "launch/in_call.h"
+#include "layout/near_names.h"
 #include "runtime/engine.h"
 #include "watch/quiet.h"
 
@@ -11,7 +13,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// `recurse`: in modules inside the one at `path` too.
+// `recurse`: also in modules inside the one at `path`.
 bool lies_under(const std::string& name, const std::string& path, bool recurse) {
   if (name == path) return true;
   if (!path.empty() && !name.starts_with(path + ".")) return false;
@@ -25,6 +27,19 @@ bool has_param_under(const Unit& unit, const std::string& path, bool recurse) {
   });
 }
 
+// "; near names: block1", of modules that hold parameters; empty if `path` is one of them.
+std::string near_modules(const std::vector<UnitParam*>& params, const std::string& path) {
+  std::vector<std::string> paths;
+  for (const UnitParam* param : params)
+    for (std::string name : param->names)
+      while (name.rfind('.') != std::string::npos) paths.push_back(name = name.substr(0, name.rfind('.')));
+  if (std::find(paths.begin(), paths.end(), path) != paths.end()) return "";
+  std::string near;
+  for (const std::string& one : near_names(path, paths))
+    near += (near.empty() ? "; near names: " : ", ") + one;
+  return near;
+}
+
 }  // namespace
 
 std::vector<Unit*> Engine::units_under(const std::string& path, const char* doing, bool recurse) const {
@@ -32,7 +47,8 @@ std::vector<Unit*> Engine::units_under(const std::string& path, const char* doin
   for (const auto& unit : units)
     if (has_param_under(*unit, path, recurse)) found.push_back(unit.get());
   TORCH_CHECK(!found.empty(), "fsdp: ", doing, ": no parameter lies ", recurse ? "" : "directly ", "under '",
-              path, "'", recurse ? "" : "; set recurse, or give the path of a module that has some");
+              path, "'", recurse ? "" : "; set recurse, or give the path of a module that has some",
+              near_modules(params, path));
   return found;
 }
 
@@ -49,6 +65,7 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
   end_failed_call();
   drop_failed_task();
   TORCH_CHECK(depth_ == 0 && task_ == -1, "fsdp: full_params() inside a call of the model or a backward");
+  const InCall call(world, "full_params()");
   end_cycle();
   const Quiet quiet;
   executor_.release_all();
@@ -56,7 +73,7 @@ int Engine::open_full_params(const FullParamsOptions& options_) {
   const std::vector<Unit*> wanted = units_under(options_.module, "full_params()", options_.recurse);
   try {
     for (Unit* unit : wanted) {
-      if (is_whole(*unit)) continue;  // a scope around this one has it
+      if (is_whole(*unit)) continue;  // an outer scope has it
       scope.units.push_back(unit);
       make_whole(*unit, scope);
     }
@@ -103,7 +120,7 @@ void Engine::make_whole(Unit& unit, FullScope& scope) {
   unit.claim_shards();
 }
 
-// Not all units could be made whole: none stays so. The last one has not got all its regions.
+// Not all units could be made whole, so none stays whole. The last one does not have all its regions.
 void Engine::give_up(FullScope& scope) {
   for (Unit* unit : scope.units) {
     for (const auto& param : unit->params) param->move_to(param->region().home);
@@ -113,7 +130,7 @@ void Engine::give_up(FullScope& scope) {
 
 namespace {
 
-// torch::load and set_data() give a parameter another memory: its values count, its memory does not.
+// torch::load and set_data() give a parameter other memory: its values count, its memory does not.
 void take_back(const UnitParam& param, const at::Tensor& whole, bool write_back) {
   const at::Tensor& tensor = param.tensor;
   const bool same = tensor.has_storage() && tensor.storage().is_alias_of(whole.storage()) &&
@@ -161,7 +178,7 @@ void Engine::take_apart(Unit& unit, std::span<const at::Tensor> whole, const Ful
     for (const auto& param : unit.params) {
       if (&param->region() != &region) continue;
       take_back(*param, whole[i], how.write_back);
-      param->move_to(region.home);  // set_data() has taken device, type and key of what it was given
+      param->move_to(region.home);  // set_data() has changed device, type and keys
     }
     const int64_t n = region.shard.numel();
     if (how.write_back) region.shard.copy_(whole[i].narrow(0, mesh.shard_index(unit.ranks()) * n, n));

@@ -1,4 +1,4 @@
-// What ranks tell each other about gradients.
+// Agreement of ranks about gradients.
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
 
@@ -8,8 +8,8 @@
 
 namespace fsdp::detail {
 
-// Per parameter, whether this rank has had a gradient for it since the last reduce; at last, whether there is
-// one that the plan does not have.
+// Per parameter, 1 if this rank has had a gradient for it since the last reduce. The last element is 1 if
+// there is a gradient that the plan does not have.
 std::vector<int64_t> Gradients::used_here(bool surprised) {
   std::vector<int64_t> used;
   for_each_param(
@@ -18,9 +18,9 @@ std::vector<int64_t> Gradients::used_here(bool surprised) {
   return used;
 }
 
-// Ranks tell each other what they used. Where the policy allows, all of them wait for the answer. Elsewhere
-// the host would then wait in every step: there it is read only by a rank that left out a parameter of the
-// plan, which no rank may have used, or used one that is not in the plan. The latter must happen on all ranks
+// Ranks exchange which parameters they used. If the policy allows, all of them wait for the answer. On other
+// devices the host would then wait in every step: there only a rank reads it that left out a parameter of the
+// plan, which no rank may have used, or that used one outside the plan. The latter must happen on all ranks
 // at once.
 bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
   std::string late;
@@ -52,8 +52,8 @@ bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
   return surprised;
 }
 
-// How many ranks have gradients of each unit. Those that were kept back from another backward do not count as
-// open: the plan is to say when the unit's gradients arrive.
+// The number of ranks that have gradients of each unit. Gradients kept back from another backward do not
+// count as open: the plan shall open the unit where its gradients arrive.
 std::vector<GradientCounts> Gradients::count_ranks() {
   std::vector<int64_t> states;
   for (const auto& unit : units_) {
@@ -73,8 +73,8 @@ std::vector<GradientCounts> Gradients::count_ranks() {
   return counts;
 }
 
-// Per parameter, how many ranks have a gradient that was not reduced. Where `used` is empty, ranks tell each
-// other in the same all-reduce what they used.
+// Per parameter, the number of ranks with an unreduced gradient. If `used` is empty, the same all-reduce also
+// exchanges which parameters ranks used.
 std::vector<int64_t> Gradients::count_left(std::vector<int64_t>& used) {
   std::vector<int64_t> left;
   for_each_param([&](UnitParam& param) {
@@ -89,7 +89,7 @@ std::vector<int64_t> Gradients::count_left(std::vector<int64_t>& used) {
   return left;
 }
 
-// The same on every rank, which is why nothing need be asked: see Note [Cycles without a plan].
+// The same on every rank, so no exchange is needed: see Note [Cycles without a plan].
 std::vector<GradientCounts> Gradients::count_as_known(const Boundary& known) const {
   std::vector<GradientCounts> counts;
   for (const auto& unit : units_) {
@@ -106,7 +106,7 @@ void Gradients::check_finite(const UnitParam& param, const at::Tensor& gradient)
   if (not_finite_ == nullptr && !at::isfinite(gradient).all().item<bool>()) not_finite_ = &param;
 }
 
-// By all ranks, so that all stop at the same step.
+// Called by all ranks, so that all stop at the same step.
 void Gradients::throw_not_finite() {
   std::vector<int64_t> found(static_cast<size_t>(mesh_.all.size()), 0);
   std::vector<const UnitParam*> all;

@@ -1,4 +1,4 @@
-// The flat buffers that gradients arrive in: at planned places of an arena, or in memory of their own.
+// Flat buffers for arriving gradients: at planned offsets of an arena, or in memory of their own.
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/empty.h>
 
@@ -27,14 +27,14 @@ int64_t Gradients::buffer_bytes() const {
   return bytes;
 }
 
-// At the planned place where there is one; while gradients are kept back, and without a plan, there is none.
+// At the planned offset if there is one; there is none while gradients are kept back, or without a plan.
 void Gradients::open(Unit& unit) {
   if (unit.gradient.place >= 0) take_planned_place(unit);
   open_regions(unit);
   unit.gradient.open = true;
 }
 
-// A region may have been thawed since the unit was opened.
+// A region may have been unfrozen since the unit was opened.
 void Gradients::open_regions(Unit& unit) {
   bool padded = !unit.gradient.open;
   for (const auto& region : unit.regions) {
@@ -55,7 +55,7 @@ bool Gradients::in_arena(const UnitRegion& region) const {
   return arena_.defined() && region.gradient.buffer.defined() && region.gradient.buffer.is_alias_of(arena_);
 }
 
-// A gradient may come earlier on this rank than the plan says; ranks reduce in the same memory.
+// A gradient may arrive on this rank earlier than the plan expects; ranks must reduce in the same memory.
 void Gradients::move_to_plan(Unit& unit) {
   if (unit.gradient.place < 0) return;
   std::vector<at::Tensor> here;
@@ -69,7 +69,7 @@ void Gradients::move_to_plan(Unit& unit) {
     if (here[i].defined()) unit.regions[i]->gradient.buffer.copy_(here[i]);
 }
 
-// Without a plan every rank's buffers are its own memory, also those it opened by the plan it has left.
+// Without a plan every rank's buffers are its own memory, even those it opened by the plan it has left.
 void Gradients::leave_plan() {
   for (const auto& unit : units_) {
     unit->gradient.place = -1;
@@ -78,13 +78,13 @@ void Gradients::leave_plan() {
   }
 }
 
-// What was opened for gradients that did not come: its place is of a plan that is over.
+// Drops offsets of buffers whose gradients did not arrive: they belong to the plan that has ended.
 void Gradients::end_cycle() {
   for (const auto& unit : units_)
     if (!unit->gradient.open) unit->gradient.place = -1;
 }
 
-// A whole gradient that needs no cast is summed where it stays.
+// A whole gradient that needs no cast is summed in its final memory.
 at::Tensor Gradients::own_buffer(const Unit& unit, UnitRegion& region) {
   if (region.reduce_path->in_buffer() && !region.spec.gradient_on_host &&
       region.reduce() == region.gradient_type() && mode_ == nullptr && !shards_.busy(region)) {

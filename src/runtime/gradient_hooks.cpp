@@ -1,4 +1,4 @@
-// How autograd tells the engine of gradients.
+// Hooks by which autograd reports gradients to the engine.
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -9,7 +9,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// See Note [Reproducible]: sums of parts are other sums than those of whole gradients.
+// See Note [Reproducible]: sums of parts differ from sums of whole gradients.
 void check_whole(const UnitParam& param) {
   TORCH_CHECK(!param.arrived || param.gradient.in_buffer() || !param.tensor.grad().defined(),
               "fsdp: reproducible: the gradient of '", param.names.front(),
@@ -20,9 +20,9 @@ void check_whole(const UnitParam& param) {
 
 }  // namespace
 
-// Hooks outlive the model where the module does; then they do nothing.
+// Hooks outlive the model if the module does; then they do nothing.
 void Engine::watch(UnitParam& param) {
-  if (!param.tensor.requires_grad()) return;  // frozen since: it is watched when it is thawed
+  if (!param.tensor.requires_grad()) return;  // frozen since then: it is watched when it is unfrozen
   if (!std::exchange(param.hooked, true)) {
     const std::weak_ptr<Unit> alive = param.unit->shared_from_this();
     param.tensor.register_hook([alive, p = &param](const at::Tensor&) {
@@ -32,7 +32,7 @@ void Engine::watch(UnitParam& param) {
   watch_accumulator(param);
 }
 
-// Giving a parameter other memory may make autograd take another accumulator for it.
+// If a parameter gets other memory, autograd may take another accumulator for it.
 void Engine::watch_accumulator(UnitParam& param) {
   const auto accumulator = torch::autograd::impl::grad_accumulator(param.tensor);
   if (accumulator == param.accumulator) return;

@@ -17,12 +17,12 @@
 namespace fsdp::detail {
 
 // Note [Gradient shards]
-// A gradient shard belongs to the slices' .grad() and goes with them, at zero_grad(): what a program keeps is
-// never written again. The runtime holds it from the first reduce of a backward to the end of that backward.
-// Sums arrive in memory that no slice shows; until the end of the backward a slice's .grad() is autograd's
-// alone, which may write to it at any time (a penalty over slices). Only where all slices of a region show
-// one shard, as in gradient accumulation, and autograd adds in place, sums are added to it as they arrive.
-// Padding is cleared on the CPU.
+// A gradient shard belongs to the slices' .grad() and goes away with them, at zero_grad(): a gradient that
+// the program keeps is never written again. The runtime holds the shard from the first reduce of a backward
+// to its end. Sums arrive in memory that no slice shows. Until the end of the backward a slice's .grad() is
+// autograd's alone, which may write to it at any time (a penalty over slices). Only if all slices of a region
+// show one shard, as in gradient accumulation, and autograd adds in place, sums are added to it as they
+// arrive. Padding is cleared on the CPU.
 void GradientShards::make(UnitRegion& region) {
   if (region.gradient.shard.defined()) return;
   if (auto storage = region.gradient.last.lock();
@@ -48,8 +48,8 @@ std::optional<c10::Stream> GradientShards::current_stream(c10::Device device) co
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-// Parts of a model may run on streams of their own, and so their backwards. Optimizers run on the stream that
-// called backward(), and memory that they still read must not go back to another stream.
+// Parts of a model may run on streams of their own, and so may their backwards. Optimizers run on the stream
+// that called backward(), and memory that they still read must not go back to another stream.
 void GradientShards::hand_over(std::optional<c10::Stream>& made_on, const c10::DataPtr& memory) const {
   if (!made_on) return;
   const c10::Stream now = *current_stream(made_on->device());
@@ -62,7 +62,7 @@ at::Tensor GradientShards::fresh_shard(const UnitRegion& region) const {
   const int64_t n = region.spec.layout.shard_numel;
   if (region.spec.gradient_on_host) return host_->memory->take(n, region.gradient_type());
   const auto options = region.home.options().dtype(region.gradient_type());
-  const bool reduced = !region.reduce_path->alone();  // and so written whole, padding included
+  const bool reduced = !region.reduce_path->alone();  // so all of it is written, padding included
   return with_memory_report(*region.unit->engine, "a gradient shard", region.spec.gradient_bytes(), [&] {
     return policy_.clears_padding && !reduced ? at::zeros({n}, options) : at::empty({n}, options);
   });
@@ -86,11 +86,11 @@ void GradientShards::cut(UnitRegion& region) const {
   }
 }
 
-// On a GPU the sum's own memory becomes the shard; see Note [Gradient shards].
+// On a GPU the memory of the sum becomes the shard; see Note [Gradient shards].
 void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scale) {
   if (region.spec.gradient_on_host && sum.defined()) {
     make(region);
-    region.gradient.shown = true;  // when the last backward of the step ends
+    region.gradient.shown = true;  // once the last backward of the step ends
     if (scale != 1.0) at::Tensor(sum).mul_(scale);
     host_->downloads.start(region.gradient.shard, sum.to(region.gradient_type()), /*adds=*/false);
     return;
@@ -99,7 +99,7 @@ void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scal
                         tag_of(sum) == nullptr;
   if (!as_it_is) {
     make(region);
-    region.gradient.shown = true;  // when the last backward of the step ends
+    region.gradient.shown = true;  // once the last backward of the step ends
     if (!sum.defined())
       region.gradient.shard.zero_();
     else
@@ -115,7 +115,7 @@ void GradientShards::take(UnitRegion& region, const at::Tensor& sum, double scal
 
 void GradientShards::let_go(const std::vector<std::shared_ptr<Unit>>& units) const {
   for (const auto& unit : units) {
-    // Norms of reproducible mode read the shards between backward and optimizer.
+    // Norms of reproducible mode read the shards between backward and optimizer step.
     if (mode_ != nullptr && std::any_of(unit->regions.begin(), unit->regions.end(),
                                         [](const auto& region) { return has_gradient(*region); }))
       continue;
@@ -170,7 +170,7 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
   pending_.push_back(std::move(pending));
 }
 
-// The sum is for the mode to add up.
+// Reduces into a sum that the mode adds up.
 void GradientShards::reduce_for_mode(UnitRegion& region, const std::vector<bool>& used) {
   const Unit& unit = *region.unit;
   const at::Tensor buffer = std::exchange(region.gradient.buffer, at::Tensor());
@@ -181,7 +181,7 @@ void GradientShards::reduce_for_mode(UnitRegion& region, const std::vector<bool>
     path.start(sum, buffer, unit.name()).wait();
     mode_->add(region, sum);
   }
-  if (policy_.asks_ranks_every_step) return;  // they tell each other at the end what they used
+  if (policy_.asks_ranks_every_step) return;  // they exchange at the end which parameters they used
   for (size_t i = 0; i < unit.params.size(); ++i)
     if (&unit.params[i]->region() == &region) unit.params[i]->gradient.somewhere |= used[i];
 }
@@ -200,7 +200,7 @@ std::vector<InFlight> GradientShards::in_flight() const {
   return units;
 }
 
-// The sum over the rows runs beside the work of another unit, as the one over the row did.
+// The sum over the rows overlaps another unit's work, as the one over the row did.
 void GradientShards::reduce_across(const Unit& unit) {
   for (Pending& pending : pending_) {
     UnitRegion& region = *pending.region;
@@ -228,7 +228,7 @@ void GradientShards::finish(Pending& pending, const Schedule* schedule) {
     arrive(*pending.region, pending.result, schedule);
 }
 
-// `sum`: over all ranks; undefined: it is in the gradient shard.
+// `sum`: the sum over all ranks; undefined: it is in the gradient shard.
 void GradientShards::arrive(UnitRegion& region, const at::Tensor& sum, const Schedule* schedule) {
   const double divide_by = region.unit->spec.divide_by;
   if (divide_by != 0) at::Tensor(sum.defined() ? sum : region.gradient.shard).div_(divide_by);
@@ -244,7 +244,7 @@ void GradientShards::arrive(UnitRegion& region, const at::Tensor& sum, const Sch
   region.gradient.summed = true;
 }
 
-// What autograd wrote to a slice's .grad() meanwhile is added.
+// Adds the gradients that autograd wrote to a slice's .grad() meanwhile.
 void GradientShards::show(UnitParam& param) const {
   at::Tensor& grad = param.slice.mutable_grad();
   RegionGradient& region = param.region().gradient;

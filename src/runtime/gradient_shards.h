@@ -1,4 +1,4 @@
-// This rank's shards of the gradients, and the reduces on their way into them.
+// GradientShards: this rank's shards of the gradients, and the reduces in flight into them.
 #pragma once
 
 #include <fsdp/comm.h>
@@ -19,8 +19,8 @@ namespace fsdp::detail {
 
 class GradientShards {
  public:
-  // `mode`: null, or who puts sums of several backwards together.
-  // `host`: null, or where gradient shards may be kept.
+  // `mode`: null, or the mode that adds up several backwards. `host`: null, or host memory in which gradient
+  // shards may be kept.
   GradientShards(const Mesh& mesh, StepMode* mode, Policy policy, HostSide* host)
       : mesh_(mesh), mode_(mode), policy_(policy), host_(host) {}
   ~GradientShards() {
@@ -29,57 +29,57 @@ class GradientShards {
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
 
-  // Sees to it that the region has a gradient shard.
+  // Gives the region a gradient shard if it has none.
   void make(UnitRegion& region);
-  // The gradient shard becomes `sum`, which nobody else needs, times `scale`; zero where it is undefined.
+  // Makes `sum`, which nothing else uses, times `scale` the gradient shard; undefined: zero.
   void take(UnitRegion& region, const at::Tensor& sum, double scale);
-  // What was reduced belongs to the optimizer now. See Note [Gradient shards].
+  // Hands reduced gradients over to the optimizer. See Note [Gradient shards].
   void let_go(const std::vector<std::shared_ptr<Unit>>& units) const;
   // The region has no gradient shard any more, whatever its slices hold.
   static void forget(UnitRegion& region);
-  // At the end of a backward: the slice gets what was summed for it.
+  // At the end of a backward: gives the slice its reduced gradient.
   void show(UnitParam& param) const;
-  // A sum of this backward is in the gradient shard, or on its way there.
+  // True if a sum of this backward is in the gradient shard, or being reduced into it.
   bool busy(const UnitRegion& region) const;
-  // Whether an optimizer would see a gradient of the region.
+  // True if an optimizer would see a gradient of the region.
   static bool has_gradient(const UnitRegion& region);
 
-  // Starts reducing the unit's buffers. `used`: which parameters have a gradient on some rank.
+  // Starts to reduce the unit's buffers. `used`: the parameters for which any rank has a gradient.
   void reduce(const Unit& unit, const std::vector<bool>& used);
-  // The row's sum is waited for, and summed over the rows of the mesh.
+  // Waits for the row's sum, and starts to sum it over the rows of the mesh.
   void reduce_across(const Unit& unit);
-  // What was reduced arrives in the shards. An optimizer that steps in backward asks `schedule` whether the
-  // unit is used once more in this cycle, and must not change before. `schedule`: null: the backward ends.
+  // Finishes the unit's reductions into the shards. `schedule` tells an optimizer that steps in backward
+  // whether this cycle uses the unit once more, so that it must not change before; null: the backward ends.
   void settle(const Unit& unit, const Schedule* schedule);
   // no_sync() keeps the region's sums in the row of the mesh.
   bool stays_in_row(const UnitRegion& region) const { return held_in_row && region.reduce_path->crosses(); }
-  // The backward ends: what was kept in rows of units that it did not reduce is summed over the rows.
+  // The backward ends: sums over the rows what was kept in rows for units that this backward did not reduce.
   void reduce_left_in_rows(const std::vector<std::shared_ptr<Unit>>& units);
 
   bool held_in_row = false;
-  bool graph_stays = false;  // of the backward in progress
+  bool graph_stays = false;  // in the current backward
   // Reductions that have not settled, in the order in which they were started.
   std::vector<InFlight> in_flight() const;
-  // An optimizer updates regions as their gradients come.
+  // True if an optimizer updates regions as their gradients arrive.
   bool steps_in_backward() const { return host_ != nullptr && host_->stepper; }
-  // The backward ends: sums that are kept in host memory are there, or updates with them are promised.
+  // The backward ends: waits for sums that are kept in host memory, or promises updates with them.
   void end_in_host_memory();
-  // Waits for what is on its way and forgets it.
+  // Waits for reductions in flight and forgets them.
   void drop_pending();
 
  private:
   // A reduce in flight.
   struct Pending {
     UnitRegion* region;
-    at::Tensor buffer;  // read by others until it is claimed
-    at::Tensor result;  // what is added or cast into the gradient shard; undefined: it is there already
+    at::Tensor buffer;  // other ranks read it until it is claimed
+    at::Tensor result;  // to be added or cast into the gradient shard; undefined: already there
     Work work;
     bool across;  // its path has still to cross the rows of the mesh
     bool stays_in_row = false;
-    std::optional<c10::Stream> made_on = {};  // the memory of `result`
+    std::optional<c10::Stream> made_on = {};  // the stream of the memory of `result`
   };
 
-  // Whether every slice of the region has its gradient in `storage`.
+  // True if every slice of the region has its gradient in `storage`.
   static bool all_show(const UnitRegion& region, const c10::StorageImpl& storage);
   // Slices of the gradient shard, per parameter.
   void cut(UnitRegion& region) const;
@@ -105,7 +105,7 @@ class GradientShards {
   Policy policy_;
   HostSide* host_;
   std::deque<Pending> pending_;
-  std::vector<std::pair<UnitRegion*, std::shared_ptr<c10::Event>>> postponed_;  // updates, to the end
+  std::vector<std::pair<UnitRegion*, std::shared_ptr<c10::Event>>> postponed_;  // updates due at the end
   std::vector<UnitRegion*> stepped_;  // regions with an update in this backward
 };
 

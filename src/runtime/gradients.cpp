@@ -50,7 +50,7 @@ void Gradients::arrived(UnitParam& param) {
     place.copy_(gradient);
 }
 
-// Alone, a gradient stays where autograd put it unless it needs another type or order.
+// With one rank a gradient stays where autograd put it, unless it needs another type or order.
 void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   UnitRegion& region = param.region();
   param.gradient.here = true;
@@ -80,7 +80,7 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   }
 }
 
-// One kernel for many small copies, where a device has kernels to save.
+// One kernel for many small copies, if the device has kernels.
 void Gradients::copy_waiting() {
   if (copy_to_.empty()) return;
   writers_.wait_for_others();
@@ -95,8 +95,8 @@ void Gradients::go_on() {
   copy_waiting();
 }
 
-// In reproducible mode sums have one order, which a reduction before its time would change. With
-// AdamW::step_in_backward() it would step with a part of the gradient.
+// Reproducible mode has one order of sums, which an early reduction would change. AdamW::step_in_backward()
+// would step with a part of the gradient.
 void Gradients::go_on_unplanned(const Boundary* known) {
   if (alone() || !sync) return;
   const Quiet quiet;
@@ -107,8 +107,8 @@ void Gradients::go_on_unplanned(const Boundary* known) {
       reduce_complete(asks ? count_ranks() : count_as_known(*known), mesh_.all.size(), in_flight()));
 }
 
-// What is recorded must be sound by itself: a sum that settled when the cycle went over to another plan has
-// to settle in the record of that plan too. To settle it again does nothing.
+// A record must be sound by itself: a sum that settled when the cycle changed to another plan has to settle
+// in the record of that plan too. Settling it again does nothing.
 std::vector<InFlight> Gradients::in_flight() const {
   std::vector<InFlight> all = shards_.in_flight();
   for (const auto& [id, crossed] : schedule_.unsettled()) {
@@ -200,7 +200,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
   });
 }
 
-// Without a plan, whatever some rank has gradients for is reduced at the end of the backward.
+// Without a plan, all gradients that any rank has are reduced at the end of the backward.
 void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
   leave_plan();
   const std::vector<int64_t> fired = count_left(used);
@@ -231,8 +231,8 @@ void Gradients::reduce(const Instruction& step) {
   ++unit.gradient.reduces;
 }
 
-// Where ranks do not tell each other in every step what they used, a rank that used more than planned says so
-// at the end.
+// If ranks do not exchange in every step which parameters they used, a rank that used more than planned
+// reports it at the end.
 std::vector<bool> Gradients::used_now(const Instruction& planned, const Unit& unit) {
   std::vector<bool> used = planned.used;
   if (policy_.asks_ranks_every_step || !schedule_.following()) return used;
@@ -275,7 +275,7 @@ void Gradients::drop() {
   for_each_param([&](UnitParam& param) {
     param.gradient.place = ParamGradient::Place::none;
     param.gradient.here = param.gradient.in_row = param.gradient.news = false;
-    if (mode_ == nullptr) param.gradient.somewhere = false;  // what other backwards of the step used, counts
+    if (mode_ == nullptr) param.gradient.somewhere = false;  // uses in the step's other backwards count
   });
 }
 

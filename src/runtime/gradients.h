@@ -1,4 +1,4 @@
-// Takes gradients from autograd into flat buffers, and reduces these as the cycle's instructions say.
+// Gradients: takes gradients from autograd into flat buffers, and reduces them as instructions say.
 #pragma once
 
 #include <memory>
@@ -19,45 +19,45 @@ class Gradients {
  public:
   using Units = std::vector<std::shared_ptr<Unit>>;
 
-  // `mode`: null, or who puts sums of several backwards together. `check_finite`: every gradient is looked
-  // at.
+  // `mode`: null, or the mode that adds up several
+  // backwards. `check_finite`: every gradient is checked.
   Gradients(Mesh& mesh, StepMode* mode, bool check_finite, c10::Device device, Schedule& schedule,
             const Units& units, HostSide* host);
 
-  // All units are there.
+  // Called when all units exist.
   void start();
-  // Nothing is reduced: gradients stay where autograd put them.
+  // True if nothing is reduced: gradients stay where autograd put them.
   bool alone() const { return alone_; }
 
-  // Memory for gradients on their way, as planned. Collective.
+  // Memory for unreduced gradients, at planned offsets. Collective.
   void reserve(int64_t bytes);
   void end_cycle();
-  // The current stream has waited for all that took part so far.
+  // The current stream has waited for all streams that took part so far.
   void forget_streams() { writers_.clear(); }
   int64_t buffer_bytes() const;
 
-  // A forward of the training begins.
+  // A training forward begins.
   void at_forward() const { shards_.let_go(units_); }
   // A parameter's gradient is complete in tensor.grad().
   void arrived(UnitParam& param);
-  // The model goes on to another unit: gradients that wait to be cast do not wait longer.
+  // The model goes on to another unit: casts the gradients that wait for it.
   void go_on();
-  // Carries out one instruction.
-  // `at_end` of a backward all that settles is shown together, when it is known that nothing else comes.
+  // Carries out one instruction. With `at_end` of a backward, settled gradients are shown together later,
+  // when nothing else can arrive.
   void obey(const Instruction& step, bool at_end = false);
-  // The cycle goes over to another plan, in which `open` buffers are.
+  // The cycle changes to another plan, which has the buffers `open`.
   void change_over(const std::vector<Place>& open);
-  // What go_on() leaves to be done where there is no plan. `known`: what cycles before did here, or null:
-  // ranks ask each other.
+  // The part of go_on() that a plan would have. `known`: the actions of earlier cycles at this boundary, or
+  // null: ranks ask each other.
   void go_on_unplanned(const Boundary* known);
-  // A backward ends: everything that arrived is reduced and in the gradient shards. `planned`: how, or null.
+  // A backward ends: reduces all gradients that arrived. `planned`: the planned instructions, or null.
   void at_task_end(const Moment* planned);
-  // Forgets what was kept back.
+  // Drops the gradients that no_sync() kept back.
   void drop();
-  // A backward failed: what arrived is dropped.
+  // A backward failed: drops the gradients that arrived.
   void abandon();
 
-  // Sums stay in the row of the mesh.
+  // no_sync({.rows_only = true}) keeps sums in the row of the mesh.
   bool held_in_row() const { return shards_.held_in_row; }
   void hold_in_row(bool on) { shards_.held_in_row = on; }
   void begin_task(bool graph_stays) { shards_.graph_stays = graph_stays; }
@@ -65,7 +65,7 @@ class Gradients {
   void show_complete();
 
   bool sync = true;    // false: gradients stay on this rank
-  bool tells = false;  // on_gradient() wants to know
+  bool tells = false;  // on_gradient() is set
 
  private:
   void take_local(UnitParam& param, const at::Tensor& gradient);
@@ -115,10 +115,10 @@ class Gradients {
   const Units& units_;
   at::Tensor arena_;  // [bytes] gradient buffers at planned offsets
   GradientShards shards_;
-  StreamSet writers_;                            // on which gradients arrived
-  std::vector<at::Tensor> copy_to_, copy_from_;  // gradients of one unit on their way into another type
-  const UnitParam* not_finite_ = nullptr;        // the first whose gradient is infinite or NaN here
-  bool surprised_ = false;                       // a gradient came that the plan did not expect
+  StreamSet writers_;                            // streams on which gradients arrived
+  std::vector<at::Tensor> copy_to_, copy_from_;  // gradients of one unit to be cast to another type
+  const UnitParam* not_finite_ = nullptr;        // the first whose gradient is infinite or NaN on this rank
+  bool surprised_ = false;                       // a gradient arrived that the plan did not expect
 };
 
 }  // namespace fsdp::detail

@@ -1,4 +1,4 @@
-// Gradient shards in host memory, and optimizers that step when these have come.
+// Gradient shards in host memory, and optimizers that step when gradients have arrived there.
 #include <algorithm>
 
 #include "runtime/backward_stepper.h"
@@ -38,7 +38,7 @@ bool GradientShards::is_used(const UnitRegion& region) {
   });
 }
 
-// Updates know of what was reduced once, and of nothing that autograd gives to slices.
+// Updates work on gradients reduced once, and not on gradients that autograd adds to slices.
 void GradientShards::check_steps(const UnitRegion& region, bool adds) {
   TORCH_CHECK(!adds && !has_gradient(region), "fsdp: AdamW::step_in_backward(): unit '", region.unit->name(),
               "' has gradients already: of a penalty over slices, of a backward before, or because it was "
@@ -46,7 +46,7 @@ void GradientShards::check_steps(const UnitRegion& region, bool adds) {
 }
 
 void GradientShards::step(UnitRegion& region, std::shared_ptr<c10::Event> arrived) {
-  region.unit->engine->announce_change();  // a save in the background may still read
+  region.unit->engine->announce_change();  // a background save may still read
   host_->stepper->update(region, region.gradient.shard, std::move(arrived));
   region.host->updated_in_cycle(true);
   stepped_.push_back(&region);
@@ -55,9 +55,9 @@ void GradientShards::step(UnitRegion& region, std::shared_ptr<c10::Event> arrive
 void GradientShards::end_in_host_memory() {
   if (host_ == nullptr) return;
   if (!host_->stepper) return host_->downloads.wait();
-  if (host_->downloads.adds()) host_->downloads.wait();  // a gradient that came in parts
+  if (host_->downloads.adds()) host_->downloads.wait();  // a gradient that arrived in parts
   for (auto& [region, arrived] : std::exchange(postponed_, {}))
-    if (is_used(*region)) step(*region, std::move(arrived));  // a gradient of inputs alone is no step
+    if (is_used(*region)) step(*region, std::move(arrived));  // gradients of inputs alone are no step
   const std::vector<UnitRegion*> stepped = std::exchange(stepped_, {});
   for (UnitRegion* region : stepped) {
     region->host->updated_in_cycle(false);

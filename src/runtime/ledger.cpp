@@ -10,7 +10,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Slices may lie in one gradient shard, or each somewhere else.
+// Slices may lie in one gradient shard, or each in memory of its own.
 int64_t gradient_bytes(const UnitRegion& region) {
   std::set<const c10::StorageImpl*> counted;
   int64_t bytes = 0;

@@ -1,4 +1,4 @@
-// What a sharded model has allocated on this rank, by kind. Everybody who counts bytes reads it here.
+// Ledger: the bytes that a sharded model has allocated on this rank, by kind. The only source of such counts.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ enum class MemoryKind : uint8_t {
   saved_for_backward,  // by reshard groups
   buffers,             // gradients that are not reduced
   partial_sums,        // of a step made of several backwards
-  wires,               // encoded shards on their way
+  wires,               // encoded shards in flight
 };
 constexpr size_t kMemoryKinds = 8;
 

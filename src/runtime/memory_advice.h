@@ -1,4 +1,4 @@
-// Which options would make a model hold less.
+// Options that would reduce a model's memory.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace fsdp::detail {
 
-// Options that are not in use, with the bytes they would save where that can be said. The last lines are
-// about activations.
+// Unused options, those that save most first, with the bytes if they are known. The last lines are about
+// activations.
 std::vector<std::string> memory_advice(const Model& model, const Ledger& ledger);
 
 }  // namespace fsdp::detail

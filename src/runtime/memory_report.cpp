@@ -12,7 +12,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Allocators of the CPU throw plain errors.
+// CPU allocators throw plain errors.
 bool says_no_memory(const std::string& text) {
   for (const char* words : {"can't allocate memory", "not enough memory", "no memory for a tensor"})
     if (text.find(words) != std::string::npos) return true;

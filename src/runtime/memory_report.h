@@ -1,4 +1,4 @@
-// Allocations that fail say what the model holds, and which options would make it fit.
+// Reports for failed allocations: what the model holds, and the options that would make it fit.
 #pragma once
 
 #include <fsdp/memory_error.h>
@@ -11,16 +11,16 @@ namespace fsdp::detail {
 
 class Engine;
 
-// Whether an allocator has no memory, and no report says so yet.
+// True if `error` is an allocator's out-of-memory error without a report yet.
 bool is_no_memory(const std::exception& error);
 
-// The same error with a report. `purpose`: what the memory was for; `bytes`: 0 where that is not known.
+// The same error with a report. `purpose`: what the memory was for; `bytes`: 0 if unknown.
 MemoryError with_report(const Engine& engine, const char* purpose, int64_t bytes,
                         const std::exception& error);
-// `error` of an operator, with a report where it is one of memory.
+// `error` of an operator, with a report if it is an out-of-memory error.
 std::exception_ptr with_report(const Engine& engine, const std::exception_ptr& error);
 
-// Returns what `allocate` does. Throws MemoryError where there is no memory.
+// Returns allocate(). Throws MemoryError if there is not enough memory.
 template <class Fn>
 auto with_memory_report(const Engine& engine, const char* purpose, int64_t bytes, Fn&& allocate) {
   try {

@@ -1,4 +1,4 @@
-// The most bytes a model held so far, and what it held at which moment of a step.
+// MemoryWatch: the peak of the bytes a model holds, and samples of them during a step.
 #pragma once
 
 #include <fsdp/insight.h>
@@ -17,12 +17,12 @@ class MemoryWatch {
     peak_ = std::max(peak_, bytes);
     step_peak_ = std::max(step_peak_, bytes);
   }
-  // The peaks begin again with `bytes`, which it holds now.
+  // Restarts both peaks with `bytes`, which the model holds now.
   void reset(int64_t bytes) { peak_ = step_peak_ = bytes; }
   int64_t peak() const { return peak_; }
   int64_t step_peak() const { return step_peak_; }
 
-  // Samples are taken from the next training cycle on, or no more.
+  // Starts sampling with the next training cycle, or stops it.
   void record(bool on) {
     wanted_ = on;
     records_ = records_ && on;
@@ -41,7 +41,7 @@ class MemoryWatch {
   void end_backward() {
     if (records_) complete_ = samples_;
   }
-  // Of the last cycle that was complete.
+  // Samples of the last complete cycle.
   const std::vector<MemorySample>& timeline() const { return complete_; }
 
  private:

@@ -29,7 +29,7 @@ Rows one_row(int ranks) {
   return rows;
 }
 
-// Also the same on all ranks: made of what every rank knows.
+// The same on all ranks, errors too, since it uses facts that every rank knows.
 Rows rows_of(const World& world, const ShardOptions& options) {
   if (!is_hybrid(options.strategy)) {
     TORCH_CHECK(options.shard_size == 0, "fsdp: shard_size ", options.shard_size,

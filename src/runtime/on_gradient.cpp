@@ -1,4 +1,4 @@
-// Slices get their gradients, and the user is told, maybe while the backward goes on.
+// Gives slices their gradients, and calls the user's function, maybe while backward still runs.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -9,16 +9,16 @@
 namespace fsdp::detail {
 
 // Note [Told gradients]
-// A unit's gradients are shown before the backward ends when the plan has them settled and does nothing more
+// A unit's gradients are shown before the backward ends if the plan has them settled and does nothing more
 // with the unit in this backward: no operator reads it, so its slices may be written. All its gradients must
-// have come on this rank: a block that is recomputed in one step and not in the next has them in another
-// order. Which of its parameters some rank used is known early only where the plan has all of them. A write
-// then waits for the peers that read this unit's shard, which have released it or will without us. Where
-// there is no plan, for units that are whole on every rank, and where gradients are checked, which all must
-// be before a parameter changes, they are told when the backward ends.
+// have arrived on this rank: a block that is recomputed in one step and not in the next has them in another
+// order. Which of its parameters any rank used is known early only if the plan has all of them. A write then
+// waits for the peers that read this unit's shard, which have released it or will without this rank.
+// Gradients are told when the backward ends if there is no plan, for units that are whole on every rank, and
+// if gradients are checked, which must be done for all before a parameter changes.
 void Gradients::show_settled(Unit& unit) {
   if (!tells || check_ || mode_ != nullptr || unit.slot.is_private || schedule_.needs_again(unit.id)) return;
-  // What comes down to host memory is there when the backward ends.
+  // Downloads to host memory are complete when the backward ends.
   if (std::any_of(unit.regions.begin(), unit.regions.end(),
                   [](const auto& region) { return region->spec.gradient_on_host; }))
     return;
@@ -33,7 +33,7 @@ void Gradients::show_settled(Unit& unit) {
   for (const auto& region : unit.regions) GradientShards::forget(*region);
 }
 
-// Alone there is nothing to settle.
+// With one rank there is nothing to settle.
 void Gradients::show_complete() {
   if (!alone() || check_) return;
   const Quiet quiet;
@@ -53,7 +53,7 @@ void Gradients::show_complete() {
   }
 }
 
-// `used`: how many ranks used each parameter; empty: the reduces know it.
+// `used`: number of ranks that used each parameter; empty: the reduces know it.
 void Gradients::show(const std::vector<int64_t>& used) {
   size_t next = 0;
   for_each_param([&](UnitParam& param) {
@@ -80,8 +80,8 @@ void Engine::set_on_gradient(std::function<void(const std::string&, at::Tensor&)
   gradients_.tells = tells_gradients;
 }
 
-// Outside of our own operators, so that the observer sees what is done to slices. Also of slices without
-// elements: that a unit is written must be known on all ranks.
+// Not inside a scope of our own operators, so that the observer sees the user's writes to slices. Slices
+// without elements count too: all ranks must know that a unit is written.
 void Engine::tell_gradients(bool backward_ended) {
   if (!on_gradient_) return;
   if (!backward_ended && task_ != -1) gradients_.show_complete();

@@ -21,7 +21,7 @@ PrefetchLists lists_of(const std::vector<std::shared_ptr<Unit>>& units, std::opt
 }  // namespace
 
 PlanOptions plan_options(const ShardOptions& options, const std::vector<std::shared_ptr<Unit>>& units) {
-  // More slots look further ahead.
+  // A higher limit looks further ahead.
   const int ahead = std::max(1, options.limit_all_gathers - 1);
   return {.forward_ahead = options.forward_prefetch.value_or(ahead),
           .backward_ahead = ahead,

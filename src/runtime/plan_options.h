@@ -1,4 +1,4 @@
-// What a model's options say about its plans.
+// The plan options of a model, from its ShardOptions.
 #pragma once
 
 #include <fsdp/options.h>

@@ -1,4 +1,4 @@
-// The instructions of a cycle, carried out: as planned, or as they are made on demand. See Note [Cycles].
+// Carries out the instructions of a cycle, planned or made on demand. See Note [Cycles].
 #include "runtime/engine.h"
 #include "runtime/graph_task.h"
 
@@ -13,7 +13,7 @@ void Engine::use(Unit& unit) {
   unit.last_read = phase;
   const Access access{unit.id, phase, phase == Phase::backward && inputs_only_};
   const bool same_run = schedule_.current() != nullptr && *schedule_.current() == access;
-  // Whole on every rank: ranks may differ in whether they read it, so it is no part of what they do alike.
+  // Whole on every rank: ranks may differ in reading it, so it is no part of the common sequence.
   if (!unit.slot.is_private && !same_run) {
     go_on_to(unit, access);
     if (memory_.records()) sample_memory((phase == Phase::forward ? "forward " : "backward ") + unit.name());
@@ -48,8 +48,8 @@ void Engine::go_on_to(Unit& unit, Access access) {
   note_memory();
 }
 
-// What is planned for a moment. Memory may not be as the plan thought, which `ready` and what is returned
-// say: then gradients go on as planned and parameters on demand.
+// Carries out the instructions of a schedule point. If memory is not as planned (`ready` is false, or false
+// is returned), gradients follow the plan and parameters are gathered on demand.
 bool Engine::obey(const std::vector<Instruction>& steps, bool ready) {
   executor_.release_overdue();
   for (const Instruction& step : steps) {
@@ -62,21 +62,21 @@ bool Engine::obey(const std::vector<Instruction>& steps, bool ready) {
   return ready;
 }
 
-// The cycle is over, and whatever the plan does not know of goes as well.
+// The cycle is over: also releases units that the plan does not know of.
 void Engine::release_as_planned() {
   if (schedule_.at_end()) obey(schedule_.plan()->after, true);
   release_passing();
 }
 
-// After a cycle that went as planned, units that stay lie where the next one expects them.
+// After a cycle that followed its plan, units that stay gathered lie where the next cycle expects them.
 void Engine::release_passing() {
-  if (keeps_ && schedule_.at_end())
+  if (!kept_.empty() && schedule_.at_end())
     executor_.release_overflow();
   else
     executor_.release_all();
 }
 
-// The cycle has just gone over to another plan, which expects something else of memory.
+// The cycle has just changed to another plan, which expects other contents of memory.
 bool Engine::change_over() {
   gradients_.change_over(schedule_.expected_buffers());
   return executor_.change_over(schedule_.expected_residents(), units);

@@ -26,8 +26,8 @@ void GradientShards::reduce_in_row(UnitRegion& region, const std::vector<bool>& 
 
 // Note [Sums in a row]
 // Inside no_sync({.rows_only = true}) a backward reduces gradients in the row, and adds the sums up there.
-// The first backward after it adds them to its own sum of the row before that is summed over the rows. A unit
-// that this backward does not reduce is summed over the rows when it ends: all ranks have kept the same ones.
+// The first backward after it adds these to its own sum of the row before that is summed over the rows. Units
+// that it does not reduce are summed over the rows at its end: all ranks have kept the same ones.
 void GradientShards::keep_in_row(UnitRegion& region, const at::Tensor& sum) {
   at::Tensor& kept = region.gradient.row_sum;
   if (kept.defined())

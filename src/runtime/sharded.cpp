@@ -1,6 +1,8 @@
-// The public handle.
+// The public handle of a sharded model.
 #include <fsdp/error.h>
 #include <fsdp/sharded.h>
+
+#include <memory>
 
 #include "runtime/engine.h"
 
@@ -12,7 +14,7 @@ namespace detail {
 
 namespace {
 
-// A tensor without memory has nothing to move.
+// A meta tensor has no memory to move.
 bool moves(const InputCast& cast, const at::Tensor& tensor) {
   return cast.device && !tensor.is_meta() && tensor.device() != *cast.device;
 }
@@ -42,44 +44,65 @@ Entry::Entry(Engine& engine, const std::vector<at::Tensor>& arguments)
   engine_.enter(arguments);
 }
 
-void Entry::failed(const std::exception& error) { engine_.fail_call(error); }
+void Entry::failed(std::exception& error) { engine_.fail_call(error); }
 
 Entry::~Entry() {
   try {
     engine_.leave();
   } catch (...) {
-    engine_.fail(std::current_exception());  // of the group, which has failed: its next call throws the same
+    engine_.fail(std::current_exception());  // the group has failed: its next call throws the same error
   }
 }
 
 }  // namespace detail
 
-NoSync::NoSync(std::shared_ptr<detail::Engine> engine, NoSyncOptions options)
-    : engine_(std::move(engine)), options_(std::move(options)) {
-  current(engine_).begin_no_sync(this, options_);
-}
-NoSync::~NoSync() { current(engine_).end_no_sync(this, options_); }
+namespace {
 
-KeepGathered::KeepGathered(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {
-  current(engine_).keep_gathered(true);
-}
-KeepGathered::~KeepGathered() {
+// The end of a scope must not throw: the model keeps the error, and its next call throws it.
+template <class Fn>
+void end_scope(std::shared_ptr<detail::Engine>& engine, Fn end) {
+  if (!engine) return;
+  detail::Engine& model = current(engine);
   try {
-    current(engine_).keep_gathered(false);
+    end(model);
   } catch (...) {
-    current(engine_).fail(std::current_exception());
+    model.fail(std::current_exception());
   }
+  engine.reset();
+}
+
+// Ends the scope of `mine`, which then takes over that of `other`.
+template <class Scope>
+void move_scope(Scope& mine, Scope& other) {
+  if (&mine == &other) return;
+  std::destroy_at(&mine);
+  std::construct_at(&mine, std::move(other));
+}
+
+}  // namespace
+
+NoSync::NoSync(std::shared_ptr<detail::Engine> engine, const NoSyncOptions& options)
+    : engine_(std::move(engine)), scope_(current(engine_).begin_no_sync(options)) {}
+NoSync::~NoSync() {
+  end_scope(engine_, [&](detail::Engine& model) { model.end_no_sync(scope_); });
+}
+NoSync& NoSync::operator=(NoSync&& other) noexcept { return move_scope(*this, other), *this; }
+
+KeepGathered::KeepGathered(std::shared_ptr<detail::Engine> engine, const KeepGatheredOptions& options)
+    : engine_(std::move(engine)), scope_(current(engine_).begin_keep_gathered(options)) {}
+KeepGathered::~KeepGathered() {
+  end_scope(engine_, [&](detail::Engine& model) { model.end_keep_gathered(scope_); });
+}
+KeepGathered& KeepGathered::operator=(KeepGathered&& other) noexcept {
+  return move_scope(*this, other), *this;
 }
 
 FullParams::FullParams(std::shared_ptr<detail::Engine> engine, const FullParamsOptions& options)
     : engine_(std::move(engine)), scope_(current(engine_).open_full_params(options)) {}
 FullParams::~FullParams() {
-  try {
-    current(engine_).close_full_params(scope_);
-  } catch (...) {
-    current(engine_).fail(std::current_exception());
-  }
+  end_scope(engine_, [&](detail::Engine& model) { model.close_full_params(scope_); });
 }
+FullParams& FullParams::operator=(FullParams&& other) noexcept { return move_scope(*this, other), *this; }
 
 ShardedModel::ShardedModel(std::shared_ptr<detail::Engine> engine) : engine_(std::move(engine)) {}
 
@@ -111,7 +134,10 @@ void ShardedModel::unshard(const std::string& path) { current(engine_).unshard(p
 void ShardedModel::reshard(const std::string& path) { current(engine_).reshard(path); }
 
 NoSync ShardedModel::no_sync(const NoSyncOptions& options) { return NoSync(engine_, options); }
-KeepGathered ShardedModel::keep_gathered() { return KeepGathered(engine_); }
+KeepGathered ShardedModel::keep_gathered(const KeepGatheredOptions& options) {
+  return KeepGathered(engine_, options);
+}
+void ShardedModel::synchronize_gradients() { current(engine_).synchronize_gradients(); }
 void ShardedModel::on_gradient(std::function<void(const std::string&, at::Tensor&)> done) {
   current(engine_).set_on_gradient(std::move(done));
 }

@@ -1,10 +1,10 @@
-// Streams that touched something, so that another can be ordered behind them.
+// StreamSet: streams that used some memory, so that another one can be ordered behind them.
 //
 // Note [Streams]
-// The runtime issues its work on whatever stream the model runs on, and that may change inside a model. A
-// gather overwrites what other streams may still read, and a reduce reads what they may still write: the
-// stream that issues it first waits for all that took part. With one stream, which is the rule, nothing is
-// recorded and nothing waits.
+// The runtime issues its work on whatever stream the model runs on, and that stream may change inside a
+// model. A gather overwrites memory that other streams may still read, and a reduce reads memory that they
+// may still write: the stream that issues it first waits for all streams that took part. With one stream, the
+// usual case, nothing is recorded and nothing waits.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -18,11 +18,11 @@ class StreamSet {
  public:
   explicit StreamSet(c10::Device device) : device_(device), used_(policy_of(device).has_streams) {}
 
-  // The current stream takes part. True: it is new here.
+  // Adds the current stream. Returns true if it is new here.
   bool join();
-  // The current stream waits for what the others hold now.
+  // Makes the current stream wait for the others' work so far.
   void wait_for_others() const;
-  // The others wait for what the current stream holds now: it reads memory that is theirs.
+  // Makes the others wait for the current stream's work so far, which reads their memory.
   void hold_others() const;
   void clear() { streams_.clear(); }
 

@@ -113,7 +113,7 @@ bool Unit::needs_own_slot(GatherFrom from) const {
   });
 }
 
-// LibTorch refuses a backward that began with the old values.
+// Makes LibTorch refuse a backward that began with the old values.
 void Unit::note_write() {
   for (const auto& region : regions)
     if (region->host) region->host->written();
@@ -125,7 +125,7 @@ void Unit::note_promised_write() {
   for (const auto& param : params) param->tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-// What no operator wrote (in full_params(), by a pointer) was not told to LibTorch yet.
+// LibTorch does not know yet of writes without an operator (in full_params(), through a pointer).
 void Unit::note_written() {
   const bool told = std::exchange(written, false);
   for (const auto& region : regions) region->version = region->shard._version();
@@ -135,7 +135,7 @@ void Unit::note_written() {
 
 namespace {
 
-// `part_of` a region is the next `bytes_of` it, as `type_of`.
+// Sets `part_of` each region to the next `bytes_of` of `memory`, viewed as `type_of`.
 template <class Part, class Bytes, class Type>
 void carve(const Unit& unit, const at::Tensor& memory, int64_t offset, Part part_of, Bytes bytes_of,
            Type type_of) {

@@ -1,4 +1,4 @@
-// A unit at run time: its shards, and the module's parameters that are views of what is gathered.
+// Unit: a unit at run time, with its shards and the module's parameters, views of the gathered values.
 #pragma once
 
 #include <fsdp/comm.h>
@@ -31,15 +31,15 @@ class Engine;
 inline at::ScalarType scalar_type(ElementType type) { return static_cast<at::ScalarType>(type.code); }
 ElementType element_type(at::ScalarType type);
 
-// A region's gradients, from the first that arrives to the slices' .grad(). Written by Gradients and
-// GradientShards alone.
+// A region's gradients, from the first arrival to the slices' .grad(). Written by Gradients and
+// GradientShards only.
 struct RegionGradient {
-  at::Tensor buffer;   // [total] while gradients arrive
-  at::Tensor shard;    // [shard_numel] from the first reduce of a backward to its end: Note [Gradient shards]
-  bool shown = false;  // slices' .grad() are its slices
-  bool summed = false;                 // it holds a sum of this backward
-  std::optional<c10::Stream> made_on;  // whose memory it is, until another stream is known to use it
-  at::Tensor row_sum;  // [shard_numel] what no_sync({.rows_only = true}) keeps in the row; else undefined
+  at::Tensor buffer;    // [total] while gradients arrive
+  at::Tensor shard;     // [shard_numel] from a backward's first reduce to its end: Note [Gradient shards]
+  bool shown = false;   // the slices' .grad() are its slices
+  bool summed = false;  // the shard holds a sum of this backward
+  std::optional<c10::Stream> made_on;  // its stream, until another stream is known to use it
+  at::Tensor row_sum;  // [shard_numel] kept in the row by no_sync({.rows_only = true}); else undefined
   TagHandle tag;
   c10::weak_intrusive_ptr<c10::StorageImpl> last{c10::intrusive_ptr<c10::StorageImpl>()};
 };
@@ -49,21 +49,21 @@ struct UnitRegion final : WatchedRegion {
   UnitRegion(Unit& unit_, RegionSpec& spec_) : unit(&unit_), spec(spec_) {}
 
   Unit* unit;
-  RegionSpec& spec;  // of the unit's
-  // Made when the model is sharded.
+  RegionSpec& spec;  // part of the unit's spec
+  // Made when the model is sharded:
   at::Tensor shard;                 // [shard_numel]
-  c10::Storage storage;             // what the parameters are views of
-  at::Tensor home;                  // [0] of the device and key that parameters have
-  std::shared_ptr<HostShard> host;  // where the shard is in host memory
-  AddressRange nowhere;             // where it points while released, on the CPU
+  c10::Storage storage;             // the parameters are views of it
+  at::Tensor home;                  // [0] empty tensor with the parameters' device and keys
+  std::shared_ptr<HostShard> host;  // set if the shard is in host memory
+  AddressRange nowhere;             // address of the storage while released, on the CPU
   GatherPathPtr gather_path;
   ReducePathPtr reduce_path;
   TagHandle parameter_tag, shard_tag;
   std::vector<TagHandle> moment_tags;
   std::shared_ptr<HostMemory> host_memory;  // for moments that are not on the device
-  // The executor's.
-  at::Tensor slot;      // [total] while gathering or gathered: where the values are
-  int64_t version = 0;  // of the shard, when last gathered
+  // Written by the executor:
+  at::Tensor slot;      // [total] while gathering or gathered: the values
+  int64_t version = 0;  // of the shard, at the last gather
 
   RegionGradient gradient;
 
@@ -79,23 +79,23 @@ struct UnitRegion final : WatchedRegion {
 };
 
 // Note [The state of a gradient]
-// A gradient arrives from autograd in its unit's buffer and is `fresh` until that backward ends or its unit
-// is reduced. One that no reduce took, under no_sync(), is `kept` then: the next that arrives is added to it.
-// A unit is complete when all its gradients are fresh. A reduce takes them out of the buffer.
+// A gradient arrives from autograd in its unit's buffer. It is `fresh` until that backward ends or its unit
+// is reduced. A gradient that no reduce took, under no_sync(), is then `kept`: the next one that arrives is
+// added to it. A unit is complete when all its gradients are fresh. A reduce takes them out of the buffer.
 //
-// Whether a slice gets a .grad() depends on all ranks, since an expert may have seen no token here: `here`
-// says that this rank had a gradient since the last that was reduced, `somewhere` that some rank had one, as
-// far as the reduces since slices were given gradients know. In reproducible mode that is a whole step.
+// A slice gets a .grad() if any rank has a gradient, since an expert may have seen no token on this rank.
+// `here` means that this rank had a gradient since the last reduced one; `somewhere` that any rank had one,
+// as far as the reduces since slices last got gradients know. In reproducible mode that is a whole step.
 struct ParamGradient {
   enum class Place : uint8_t { none, kept, fresh };
 
-  Place place = Place::none;  // in the buffer
+  Place place = Place::none;  // its state in the buffer
   bool here = false;
   bool somewhere = false;
-  bool in_row = false;  // some rank's is in the row's sum that no_sync() keeps
-  bool news = false;    // the slice's .grad() is of this backward, and on_gradient() was not told
+  bool in_row = false;  // the row's sum that no_sync() keeps has some rank's gradient
+  bool news = false;    // on_gradient() is still to be called for the slice's .grad() of this backward
   bool ever = false;    // the module's .grad() has held the trap
-  at::Tensor slice;     // of the gradient shard; undefined with it
+  at::Tensor slice;     // slice of the gradient shard; undefined if that is
 
   bool in_buffer() const { return place != Place::none; }
   bool fresh() const { return place == Place::fresh; }
@@ -106,46 +106,46 @@ struct UnitParam {
   Placement place;
   std::vector<std::string> names;  // tied parameters have several
   std::vector<int64_t> strides;    // dense, in the module's order: channels last stays so
-  bool requires_grad = true;       // as module and slice said when the model was last called
+  bool requires_grad = true;       // as module or slice said at the last call of the model
 
   at::Tensor tensor;    // the module's own
-  c10::Storage poison;  // what it holds while released
-  at::Tensor slice;     // of the shard: what optimizers see
-  at::Tensor trap;      // stands in the module's .grad(): optimizers on the module are answered in words
+  c10::Storage poison;  // held by the tensor while released
+  at::Tensor slice;     // slice of the shard, for optimizers
+  at::Tensor trap;      // the module's .grad(): optimizers on the module get an error message
   std::shared_ptr<torch::autograd::Node> accumulator;
-  bool hooked = false;   // autograd tells us of its gradients
-  bool arrived = false;  // its gradient has, in the backward in progress; written by UnitPhases
+  bool hooked = false;   // autograd calls our hooks for its gradients
+  bool arrived = false;  // its gradient has arrived in the current backward; written by UnitPhases
 
   ParamGradient gradient;  // written by Gradients and the StepMode
 
   UnitRegion& region() const;
-  // Whether it is to be trained from the next call on: the module's tensor or the slice may say otherwise
-  // than before.
+  // True if it is to be trained from the next call on: requires_grad of the module's tensor or of the slice
+  // may have changed.
   bool wants_grad() const;
-  // The module's tensor sees `storage`, which has the layout of the region.
+  // Makes the module's tensor a view of `storage`, which has the layout of the region.
   void attach(const c10::Storage& storage, at::ScalarType type) const;
-  // The module's tensor is on the device of `like`, and watched exactly there where the shards are.
+  // Moves the module's tensor to the device of `like`; it is watched exactly there where the shards are.
   void move_to(const at::Tensor& like) const;
-  // Its part of a flat tensor, in its own shape.
+  // The parameter's part of a flat tensor, in its own shape.
   at::Tensor view_of(const at::Tensor& flat) const;
 };
 
-// A unit's slot. Written by the executor alone, but for `is_private`.
+// A unit's slot. Written by the executor only, except `is_private`.
 struct UnitSlot {
   explicit UnitSlot(c10::Device device) : readers(device) {}
 
-  bool is_private = false;  // in memory of this rank alone, not in the arena
+  bool is_private = false;  // memory of this rank alone, not in the arena
   UnitState state = UnitState::sharded;
-  int64_t offset = -1;  // in the arena; -1: none, or elsewhere
-  StreamSet readers;    // that wait for the gather
+  int64_t offset = -1;  // in the arena; -1: none, or outside
+  StreamSet readers;    // streams that wait for the gather
   int64_t gathers = 0;
 };
 
-// A unit's gradients on their way. Written by Gradients alone.
+// A unit's unreduced gradients. Written by Gradients only.
 struct UnitGradient {
   bool held = false;   // no_sync() keeps them on this rank
   bool open = false;   // some have arrived that are not reduced
-  int64_t place = -1;  // where in the gradient arena they are to arrive; -1: in memory of their own
+  int64_t place = -1;  // planned offset in the gradient arena; -1: memory of its own
   int64_t reduces = 0;
 };
 
@@ -164,20 +164,19 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
 
   UnitSlot slot;
   UnitGradient gradient;
-  bool cast_inputs = true;  // of its operators, to its compute dtype: Note [Inputs of units]
-  std::optional<at::ScalarType> output = {};  // of its operators, where its own precision says so
-  UnitPhase phase = UnitPhase::idle;          // written by UnitPhases alone
+  bool cast_inputs = true;  // cast inputs of its operators to its compute dtype: Note [Inputs of units]
+  std::optional<at::ScalarType> output = {};  // dtype of its operators' results; not set: not cast
+  UnitPhase phase = UnitPhase::idle;          // written by UnitPhases only
   Phase last_read = Phase::forward;
-  bool read_backward = true;    // as far as the plan knows
+  bool read_backward = true;    // the plan reads it in backward, as far as known
   int pins = 0;                 // operators in flight that read it
-  int no_sync_scopes = 0;       // that live
   bool written = false;         // an operator wrote to its shards since they were gathered
-  bool peers_may_read = false;  // other ranks may read its shards where they lie
+  bool peers_may_read = false;  // other ranks may read its shards in place
 
   const std::string& name() const { return spec.layout.name; }
-  int ranks() const { return spec.layout.ranks; }  // that hold it between them
+  int ranks() const { return spec.layout.ranks; }  // number of ranks that hold it together
 
-  // As the observer sees it: watched_unit.cpp.
+  // The observer's interface: watched_unit.cpp.
   std::recursive_mutex& mutex() override;
   bool may_read() const override;
   bool is_sharded() const override { return ranks() > 1; }
@@ -196,32 +195,32 @@ struct Unit final : WatchedUnit, std::enable_shared_from_this<Unit> {
 
   bool in_place() const;  // needs no slot at all
   int64_t arena_bytes() const { return slot.is_private ? 0 : spec.slot_bytes(); }
-  int64_t planned_buffer_bytes() const;  // of its gradients, where they have a planned place
+  int64_t planned_buffer_bytes() const;  // of its gradients, if they have a planned offset
   bool complete() const;                 // every gradient has arrived
   bool stale() const;                    // shards were written since they were gathered
 
-  // Lets the parameters see `slot` of each region, or nothing.
+  // Makes the parameters views of `slot` of each region, or of nothing.
   void bind();
   void unbind();
-  // Waits until no rank reads the shards where they lie, unless this one does.
+  // Waits until no rank reads the shards in place, unless this rank still reads them.
   void claim_shards();
-  bool peers_read_shard() const;    // other ranks read its shards where they lie
+  bool peers_read_shard() const;    // other ranks read its shards in place
   bool saves_for_backward() const;  // a reshard group may: Note [Reshard groups]
   int64_t saved_bytes() const;
-  // Whether its slot must be memory of this rank alone.
+  // True if its slot must be memory of this rank alone.
   bool needs_own_slot(GatherFrom from) const;
-  // The next gather brings the values of now.
+  // Makes the next gather fetch the current values.
   void note_written();
-  // An operator is about to write to a shard. Version counters do not tell: optimizers write through data().
+  // An operator is about to write to a shard. Version counters miss it: optimizers write through data().
   void note_write();
-  // Somebody has promised to write to the shards, and whoever reads them waits.
+  // A write to the shards was promised, and reading them waits for it.
   void note_promised_write();
 };
 
 // The region of a tag, or null.
 inline UnitRegion* region_of(const Tag& tag) { return static_cast<UnitRegion*>(tag.region.load()); }
 
-// Slots, or gradient buffers, of the regions one after the other in `memory` [bytes], from `offset` on.
+// Places the regions' slots, or gradient buffers, one after the other in `memory` [bytes], from `offset` on.
 void carve_slots(const Unit& unit, const at::Tensor& memory, int64_t offset);
 void carve_buffers(const Unit& unit, const at::Tensor& memory, int64_t offset);
 

@@ -22,7 +22,7 @@ void UnitPhases::reads(Unit& unit, Phase phase) {
   }
 }
 
-// A unit whose gradients have arrived may be gathered once more, for a forward that follows.
+// A unit whose gradients have arrived may be gathered once more for a later forward.
 void UnitPhases::obeys(const Instruction& step) {
   if (step.action != Action::gather && step.action != Action::reduce) return;
   Unit& unit = *units_[static_cast<size_t>(step.unit)];

@@ -1,4 +1,4 @@
-// Which phase of a step every unit is in, and who is told when it changes.
+// UnitPhases: the phase of a step that every unit is in, and the listener for changes.
 #pragma once
 
 #include <fsdp/insight.h>
@@ -12,7 +12,7 @@
 
 namespace fsdp::detail {
 
-// The engine says what happens; UnitPhase says what it means. FSDP_LOG_UNITS=1: every transition is logged.
+// The engine reports events; UnitPhases derives the phases. FSDP_LOG_UNITS=1: every transition is logged.
 class UnitPhases {
  public:
   using Listener = std::function<void(const UnitTransition&)>;
@@ -23,17 +23,19 @@ class UnitPhases {
 
   // An operator is about to read `unit`.
   void reads(Unit& unit, Phase phase);
-  // Inside a backward the plan's `step` is carried out.
+  // Inside a backward: `step` of the plan is being carried out.
   void obeys(const Instruction& step);
   // A parameter's gradient is complete.
   void arrived(UnitParam& param);
-  // What arrived is reduced now, complete or not.
+  // The backward ends: all gradients that arrived are reduced now, complete or not.
   void ends_backward();
-  // A call of the model or a backward is over, or has failed.
+  // A call of the model or a backward has ended or failed.
   void rest();
   // full_params() begins and ends.
   void summon(const std::vector<Unit*>& units);
   void dismiss(const std::vector<Unit*>& units);
+  // The unit that operators of forward read last; null: none in this call.
+  const Unit* in_forward() const { return in_forward_; }
 
  private:
   void move(Unit& unit, UnitPhase to) {
@@ -45,7 +47,7 @@ class UnitPhases {
   int rank_;
   bool logs_;
   Listener listener_;
-  Unit* in_forward_ = nullptr;  // the one that operators of forward read now
+  Unit* in_forward_ = nullptr;  // the unit that operators of forward are reading
 };
 
 }  // namespace fsdp::detail

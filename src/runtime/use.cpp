@@ -1,4 +1,4 @@
-// Parameters for kernels that are no operators.
+// use(): parameters for kernels that are no operators.
 #include <fsdp/sharded_model.h>
 
 #include "runtime/engine.h"
@@ -23,6 +23,11 @@ Use::Use(const at::Tensor& tensor) {
     }
   }
   unit_ = unit.shared_from_this();
+}
+
+Use& Use::operator=(Use&& other) noexcept {
+  std::swap(unit_, other.unit_);  // other.unit_ is released with `other`
+  return *this;
 }
 
 Use::~Use() {

@@ -1,4 +1,4 @@
-// Units as the observer sees them.
+// The observer's interface of units.
 #include "runtime/divergence.h"
 #include "runtime/engine.h"
 #include "runtime/memory_report.h"
@@ -17,7 +17,7 @@ std::string UnitRegion::name_at(int64_t offset) const {
 std::recursive_mutex& Unit::mutex() { return engine->mutex; }
 bool Unit::may_read() const { return engine->may_read(); }
 
-// One that an operator around this one, or of another thread, has pinned is there.
+// A unit is gathered if an outer operator, or one of another thread, has pinned it.
 void Unit::use() {
   if (pins == 1)
     engine->use(*this);

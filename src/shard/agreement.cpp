@@ -16,7 +16,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Strides count where memory is laid out by them; those of extents of 1 mean nothing.
+// Strides of dense tensors that are not row-major; strides of dimensions of extent 1 do not count.
 std::string strides_fact(const at::Tensor& tensor) {
   if (tensor.is_contiguous() || !tensor.is_non_overlapping_and_dense()) return "";
   std::vector<int64_t> strides;
@@ -68,7 +68,7 @@ const char* name_of(Strategy strategy) {
   return "?";
 }
 
-// As "precision.param BFloat16", and "no precision.param" where it is left to the module.
+// "precision.param BFloat16", or "no precision.param" if it is left to the module.
 void add_types(Facts& facts, const std::string& name, const Precision& precision) {
   const auto add = [&](const char* field, const std::optional<at::ScalarType>& type) {
     facts.push_back(type ? c10::str(name, ".", field, " ", *type) : c10::str("no ", name, ".", field));
@@ -139,7 +139,7 @@ int64_t text_hash(const std::string& text) {
   return static_cast<int64_t>(hash_bytes(kHashStart, text.data(), text.size()));
 }
 
-// `text` of rank `root`, on every rank.
+// Sends `text` of rank `root` to every rank.
 std::string text_from(Comm& all, c10::Device device, int root, const std::string& text) {
   const at::Tensor length =
       at::full({1}, static_cast<int64_t>(text.size()), at::TensorOptions().dtype(at::kLong).device(device));
@@ -158,7 +158,7 @@ std::string line_at(const std::string& text, size_t begin) {
   return begin < text.size() ? text.substr(begin, text.find('\n', begin) - begin) : "nothing more";
 }
 
-// The first line in which `mine` and `first` differ, of each.
+// The first line in which `mine` and `first` differ, from each.
 std::string difference(int rank, const std::string& mine, const std::string& first) {
   const auto apart = std::mismatch(mine.begin(), mine.end(), first.begin(), first.end()).first;
   const auto at = static_cast<size_t>(apart - mine.begin());

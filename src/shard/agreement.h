@@ -1,4 +1,4 @@
-// What ranks must have in common to shard a model together.
+// The facts that ranks must have in common to shard a model together.
 #pragma once
 
 #include <fsdp/comm.h>
@@ -12,7 +12,7 @@
 
 namespace fsdp::detail {
 
-// A unit as it will be made, and what it does otherwise than the model.
+// A unit as it will be made, with the options in which it differs from the model.
 struct PlannedUnit {
   UnitDecl decl;
   bool replicated = false;
@@ -22,14 +22,14 @@ struct PlannedUnit {
 // One line per fact, in words that complete "rank 1 has ...".
 using Facts = std::vector<std::string>;
 
-// Parameters in order of definition (names, shape, dtype, ties, requires_grad), buffers, and the options
-// that ranks must agree on. Devices may differ: rank 0 may have values where others have the meta device.
+// Parameters in order of definition (names, shape, dtype, ties, requires_grad), buffers, and the options that
+// ranks must agree on. Devices may differ: rank 0 may have values while others have the meta device.
 Facts model_facts(const torch::nn::Module& module, const WalkedModule& walked, const ShardOptions& options);
 Facts unit_facts(const std::vector<PlannedUnit>& units);
 
-// Throws the same c10::Error on every rank when `mine` is not the same on all: it names the lowest rank that
-// differs from rank 0, the first fact in which it does, and `advice`. One exchange of a number per rank where
-// all agree. Collective.
+// Throws the same c10::Error on every rank unless `mine` is the same on all. The error names the lowest rank
+// that differs from rank 0, the first fact in which it does, and `advice`. If all agree, it costs one
+// exchange of a number per rank. Collective.
 void require_agreement(Comm& all, c10::Device device, const Facts& mine, const char* advice);
 
 }  // namespace fsdp::detail

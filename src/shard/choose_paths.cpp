@@ -25,7 +25,7 @@ void PathChoice::choose(UnitRegion& region, const at::Tensor& shared) const {
   region.reduce_path = reduce_path(region);
 }
 
-// Shards that lie side by side stay where they are, and are gathered there unless there is a codec.
+// Shards that lie side by side stay there, and are gathered in place unless there is a codec.
 void PathChoice::choose_again(Unit& unit) const {
   if (unit.spec.reshard_group > 0) mesh_.reshard_group(unit.spec.reshard_group);
   for (const auto& region : unit.regions) {

@@ -1,4 +1,4 @@
-// Which gather path and which reduce path a region takes. See Note [Paths].
+// Chooses the gather path and the reduce path of every region. See Note [Paths].
 #pragma once
 
 #include <fsdp/options.h>
@@ -17,11 +17,11 @@ class PathChoice {
   // `in_order`: gradients are summed along the tree of sums, in reproducible mode.
   PathChoice(Mesh& mesh, const ShardOptions& options, c10::Device device, bool in_order);
 
-  // Whether shards may lie side by side in memory that ranks share: Note [Shared shards].
+  // True if shards may lie side by side in memory that ranks share: Note [Shared shards].
   bool may_share() const;
-  // The region has its shard. `shared`: the memory of all ranks' shards; undefined: they are apart.
+  // Chooses for a region that has its shard. `shared`: memory of all ranks' shards; undefined: not shared.
   void choose(UnitRegion& region, const at::Tensor& shared) const;
-  // For a unit that another model chose paths for.
+  // For a unit whose paths were chosen by another model.
   void choose_again(Unit& unit) const;
 
  private:

@@ -58,7 +58,7 @@ UnitChoice Sharding::choose(const PlannedUnit& planned) {
   return choice;
 }
 
-// A reshard group says more than the strategy does; a group of one keeps the unit, one of all gives it up.
+// A reshard group overrides the strategy. A group of one keeps the unit gathered; one of all ranks reshards.
 void Sharding::choose_part(UnitChoice& choice, const UnitOptions& own, const std::string& name, bool whole) {
   const bool asked = own.reshard_group && *own.reshard_group > 0;
   TORCH_CHECK(!asked || !own.reshard_after_forward, "fsdp: unit '", name,
@@ -110,7 +110,7 @@ void Sharding::first_values(const UnitParam& param, const at::Tensor& whole) con
     options_.init(param.names.front(), place);
 }
 
-// Zeros; a view of `shared` where the ranks' shards lie side by side, or in host memory.
+// Zeros: a view of `shared` if the ranks' shards lie side by side, or host memory.
 at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
   const auto options = at::TensorOptions().dtype(region.master()).device(world_.device());
   const int64_t n = region.spec.layout.shard_numel;
@@ -129,18 +129,18 @@ at::Tensor Sharding::new_shard(const UnitRegion& region, at::Tensor& shared) {
       own, {n}, [owner = shared](void*) {}, options);
 }
 
-// What is uploaded of a shard in host memory; undefined: the shard itself.
+// The copy of a shard in host memory that is uploaded; undefined: the shard itself is.
 at::Tensor Sharding::host_copy(const UnitRegion& region) const {
   if (region.compute() == region.master()) return {};
   return engine_->host->memory->take(region.spec.layout.shard_numel, region.compute());
 }
 
-// The whole region exists for a moment only, as rank 0 has it.
+// The whole region, with rank 0's values, exists only while this runs.
 void Sharding::make_shard(UnitRegion& region) {
   const Unit& unit = *region.unit;
   const auto options = at::TensorOptions().dtype(region.master()).device(world_.device());
   const int64_t n = region.spec.layout.shard_numel;
-  at::Tensor shared;  // [total] the shards of all ranks, where they share memory
+  at::Tensor shared;  // [total] the shards of all ranks, if they share memory
   std::vector<UnitParam*> params;
   for (const auto& param : unit.params)
     if (&param->region() == &region) params.push_back(param.get());
@@ -178,12 +178,12 @@ void Sharding::make_shard(UnitRegion& region) {
         region.parameter_tag.point(region.shard.mutable_data_ptr(), world_.device()));
 }
 
-// With the keys that a module's parameters have.
+// A tensor with the keys of a module's parameters.
 at::Tensor Sharding::as_parameter(const at::Tensor& tensor) const {
   return options_.cast_unit_inputs ? with_casts(watched(tensor)) : watched(tensor);
 }
 
-// From here on the module's tensor is a view of what is gathered, and has no memory of its own.
+// From here on the module's tensor is a view of the gathered values, and has no memory of its own.
 void Sharding::move_into(UnitParam& param) {
   UnitRegion& region = param.region();
   const auto options = at::TensorOptions().dtype(region.compute()).device(world_.device());
@@ -236,7 +236,7 @@ void Sharding::replay() {
     for (const auto& region : unit->regions) region->version = region->shard._version();
 }
 
-// This rank's part of a parameter whose whole value is there for a moment.
+// Keeps this rank's part of a parameter whose whole value exists only for a short time.
 void Sharding::keep_slice(UnitParam& param, const at::Tensor& value) {
   const UnitRegion& region = param.region();
   const UnitLayout& layout = param.unit->spec.layout;

@@ -1,4 +1,4 @@
-// Values for a module made by on_meta(), without sharding.
+// materialize(): values for a module made by on_meta(), without sharding.
 #include <ATen/ops/empty_like.h>
 #include <fsdp/on_meta.h>
 #include <torch/nn/module.h>

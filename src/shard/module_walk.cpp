@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <map>
+#include <string_view>
 
 #include "runtime/unit.h"
 #include "watch/tag.h"
@@ -54,8 +55,24 @@ WalkedModule walk_module(torch::nn::Module& module) {
   return {std::move(root), std::move(walk.found)};
 }
 
-std::string short_type(const torch::nn::Module& module) {
+namespace {
+
+// A Recomputed<Block> is named as the block in it.
+std::string type_of(const torch::nn::Module& module) {
+  constexpr std::string_view kRecomputed = "fsdp::RecomputedImpl<";
   const std::string& name = module.name();
+  if (!name.starts_with(kRecomputed)) return name;
+  int depth = 0;
+  size_t end = kRecomputed.size();
+  for (; end < name.size() && (depth > 0 || (name[end] != ',' && name[end] != '>')); ++end)
+    depth += name[end] == '<' ? 1 : name[end] == '>' ? -1 : 0;
+  return name.substr(kRecomputed.size(), end - kRecomputed.size());
+}
+
+}  // namespace
+
+std::string short_type(const torch::nn::Module& module) {
+  const std::string name = type_of(module);
   const size_t templates = name.find('<');
   const size_t colon = name.rfind("::", templates);
   return colon == std::string::npos ? name : name.substr(colon + 2);
@@ -63,7 +80,7 @@ std::string short_type(const torch::nn::Module& module) {
 
 namespace {
 
-// Tied by set_data(), as two tensors over one memory: sharded, each would go its own way.
+// Tied by set_data(), as two tensors over one memory: after sharding they would be independent.
 void check_overlap(const FoundParam& a, const FoundParam& b) {
   if (!a.tensor.storage().is_alias_of(b.tensor.storage())) return;
   const int64_t from = a.tensor.storage_offset(), to = b.tensor.storage_offset();

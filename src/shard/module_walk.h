@@ -1,4 +1,4 @@
-// From a torch::nn::Module to what the layout needs: a tree of modules, and the tensors behind it.
+// Reads a torch::nn::Module into the tree of modules that the layout needs, and the tensors behind it.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -21,13 +21,13 @@ struct WalkedModule {
   std::vector<FoundParam> params;  // by ParamId
 };
 
-// Every parameter once, in order of definition.
+// Finds every parameter once, in order of definition.
 WalkedModule walk_module(torch::nn::Module& module);
 
 // "GPT2BlockImpl" of "fsdp::models::GPT2BlockImpl".
 std::string short_type(const torch::nn::Module& module);
 
-// Throws when a tensor that is no parameter of the module shares memory with one.
+// Throws if a tensor that is no parameter of the module shares memory with one.
 void check_unshared(const WalkedModule& walked);
 
 }  // namespace fsdp::detail

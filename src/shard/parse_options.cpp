@@ -16,7 +16,7 @@ Precision bf16_true() {
 
 namespace {
 
-// The value of `name` in any case, among `known`.
+// The value of `name`, in any case, among `known`.
 template <class Value>
 Value parse(const char* what, const std::string& name,
             const std::vector<std::pair<std::string, Value>>& known) {

@@ -1,4 +1,4 @@
-// UnitOptions::forward_prefetch and backward_prefetch: from names to units.
+// Finds the units named in UnitOptions::forward_prefetch and backward_prefetch.
 #include <algorithm>
 
 #include "layout/near_names.h"
@@ -48,7 +48,7 @@ void Sharding::check_prefetch_lists(const std::vector<PlannedUnit>& planned) con
   }
 }
 
-// `planned` are the last of the engine's units, in order.
+// `planned` are the last units of the engine, in order.
 void Sharding::set_prefetch_lists(const std::vector<PlannedUnit>& planned) {
   const auto& all = engine_->units;
   const std::vector<std::shared_ptr<Unit>> own(all.end() - static_cast<std::ptrdiff_t>(planned.size()),

@@ -18,7 +18,7 @@ std::string class_name(const torch::jit::Module& script) {
 class ScriptMirror : public torch::nn::Module {
  public:
   explicit ScriptMirror(torch::jit::Module script) : Module(class_name(script)), script_(std::move(script)) {
-    Module::train(script_.is_training());  // before there are children: each has a mode of its own
+    Module::train(script_.is_training());  // before it has children: each has a mode of its own
     for (const auto& item : script_.named_parameters(/*recurse=*/false))
       register_parameter(item.name, item.value, item.value.requires_grad());
     for (const auto& item : script_.named_buffers(/*recurse=*/false)) register_buffer(item.name, item.value);
@@ -69,10 +69,10 @@ c10::IValue cast_inside(const InputCast& cast, const c10::IValue& value) {
 
 // Note [Scripts as they are written]
 //
-// The interpreter runs a script operator by operator, so that the observer sees each: compiled, operators
-// would become part of larger ones that hide which parameters they read. What fork() starts would run on
-// threads, and ranks would gather in different orders: here it runs where it is started. The interpreter
-// tells an error by its text only; one of ours is thrown as what it was.
+// The interpreter runs a script operator by operator, so that the observer sees each one. Compiled, operators
+// would be fused into larger ones that hide which parameters they read. Functions started by fork() would run
+// on threads, and ranks would gather in different orders: here they run where they are started. The
+// interpreter reports an error by its text only; errors of this library are thrown with their own type.
 c10::IValue run_script(Engine& engine, const torch::jit::Module& script, const std::string& method,
                        std::vector<c10::IValue> inputs) {
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);

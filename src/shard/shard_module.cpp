@@ -1,4 +1,4 @@
-// fully_shard(): what is sharded, and in which order.
+// fully_shard(): the steps of sharding a module, in order.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 
@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/host_pool.h"
+#include "base/log.h"
 #include "layout/units.h"
 #include "modes/replica_check.h"
 #include "runtime/buffers.h"
@@ -15,7 +16,7 @@
 
 namespace fsdp::detail {
 
-// `tensor` becomes `other`. A tensor without memory cannot do so by set_data().
+// Makes `tensor` refer to `other`. A tensor without memory cannot do so by set_data().
 void take_place(const at::Tensor& tensor, const at::Tensor& other) {
   if (tensor.is_meta())
     tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
@@ -71,7 +72,7 @@ void Sharding::make_engine(const Comm& all) {
   paths_.emplace(engine_->mesh, options_, world_.device(), reproduction_ != nullptr);
 }
 
-// Parameters that an earlier fully_shard() took keep their units.
+// Parameters that an earlier fully_shard() sharded keep their units.
 void Sharding::find_inner() {
   std::set<const c10::TensorImpl*> ours;
   for (const FoundParam& found : walked_.params) ours.insert(found.tensor.unsafeGetTensorImpl());
@@ -119,7 +120,7 @@ void Sharding::check_inner() const {
   }
 }
 
-// Where rank 0 has values they are what counts: other ranks need not compute their own.
+// If rank 0 has values, they count: other ranks need not compute their own.
 void Sharding::agree_on_tapes(Comm& all) {
   if (!options_.sync_module_states || world_.size() == 1) return;
   const bool mine = std::any_of(walked_.params.begin(), walked_.params.end(),
@@ -162,12 +163,12 @@ std::vector<UnitDecl> Sharding::units() {
                       {.min_bytes = options_.min_unit_bytes, .max_bytes = options_.max_unit_bytes});
 }
 
-// Parameters that are checked, and what ShardOptions::unit says of each unit.
+// Checks the parameters, and asks ShardOptions::unit for the options of each unit.
 std::vector<PlannedUnit> Sharding::plan_units() {
   std::vector<UnitDecl> decls = units();
   check_params(decls);
-  // Without shards nothing is gained by taking small parameters out of their units; and only beside sharded
-  // units may ranks differ in whether they read the unit of these.
+  // Without shards there is no gain in replicating small parameters; and ranks may differ in whether they
+  // read the unit of these only if other units are sharded.
   const bool whole = options_.strategy == Strategy::no_shard || row_ranks_ == 1;
   std::vector<ParamDecl> small = take_small(decls, whole ? 0 : options_.replicate_below);
   std::vector<PlannedUnit> planned;
@@ -179,7 +180,7 @@ std::vector<PlannedUnit> Sharding::plan_units() {
   return planned;
 }
 
-// Before anything is changed: a module that is refused stays as it was.
+// Runs before anything is changed: a module that is refused stays as it was.
 void Sharding::check_params(const std::vector<UnitDecl>& decls) const {
   WalkedModule ours;
   for (const UnitDecl& decl : decls)
@@ -191,7 +192,7 @@ void Sharding::check_params(const std::vector<UnitDecl>& decls) const {
   check_unshared(ours);
 }
 
-// Without memory there must be a way to values: a tape, a function, or rank 0.
+// A parameter without memory needs a source of values: a tape, a function, or rank 0.
 void Sharding::check_memory(const FoundParam& found) const {
   if (!found.tensor.is_meta() || tape_of(found.tensor) || options_.init) return;
   TORCH_CHECK(options_.sync_module_states && world_.rank() > 0, "fsdp: parameter '", found.names.front(),
@@ -199,7 +200,7 @@ void Sharding::check_memory(const FoundParam& found) const {
               "ShardOptions::init, or have rank 0 load it while other ranks leave it on meta");
 }
 
-// Buffers and ignored parameters are whole on every rank, on its device, and start as rank 0's.
+// Buffers and ignored parameters are whole on every rank, on its device, and start with rank 0's values.
 void Sharding::bring_rest() {
   std::vector<at::Tensor> rest = module_.buffers();
   for (const ParamId id : taken_) {
@@ -239,7 +240,9 @@ void Sharding::order_params() {
 
 std::shared_ptr<Engine> shard_module(const World& world, torch::nn::Module& module,
                                      const ShardOptions& options) {
-  return Sharding(world, module, options).run();
+  auto engine = Sharding(world, module, options).run();
+  if (world.rank() == 0) log_debug([&] { return "sharded " + ShardedModel(engine).describe(); });
+  return engine;
 }
 
 }  // namespace fsdp::detail

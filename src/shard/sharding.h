@@ -1,4 +1,4 @@
-// fully_shard() at work: from a module to an engine with shards.
+// Sharding: the work of fully_shard(), from a module to an engine with shards.
 #pragma once
 
 #include <functional>
@@ -66,9 +66,9 @@ class Sharding {
   std::shared_ptr<Engine> engine_;
   const Reproduction* reproduction_ = nullptr;  // the engine's mode
   std::optional<PathChoice> paths_;
-  std::vector<ParamId> taken_;  // ignored, or in a unit already
+  std::vector<ParamId> taken_;  // ignored, or already in a unit
   std::vector<std::shared_ptr<Engine>> inner_;
-  // What on_meta() made, by tape, and who takes the values. See Note [Deferred initialisation].
+  // Tensors of on_meta(), by tape, and takers of their values. See Note [Deferred initialisation].
   struct Deferred {
     std::vector<TapedTensor> wanted;
     std::vector<std::function<void(const at::Tensor&)>> takers;
@@ -77,7 +77,7 @@ class Sharding {
   bool by_tape_ = true;
 };
 
-// `tensor` becomes `other`. A tensor without memory cannot do so by set_data().
+// Makes `tensor` refer to `other`. A tensor without memory cannot do so by set_data().
 void take_place(const at::Tensor& tensor, const at::Tensor& other);
 
 }  // namespace fsdp::detail

@@ -20,7 +20,7 @@ constexpr c10::DispatchKey kTapingKey = c10::DispatchKey::DeferredInit;
 
 thread_local std::shared_ptr<Tape> running;
 
-// What a taped storage carries as the context of its pointer.
+// The context of a taped storage's pointer.
 struct Mark {
   std::shared_ptr<Tape> tape;
   int64_t number;
@@ -44,8 +44,8 @@ at::Tensor over(const c10::Storage& storage, const TapedTensor& place) {
   return tensor;
 }
 
-// While it lives the default generator draws from `state`, which then follows it. One at a time: it is the
-// process's only one, and ranks may be threads.
+// While it lives, the default generator draws from `state`, which is updated. Only one at a time: the process
+// has one default generator, and ranks may be threads.
 class BorrowedGenerator {
  public:
   explicit BorrowedGenerator(at::Tensor& state) : state_(state), lock_(mutex()) {
@@ -224,7 +224,7 @@ void Tape::replay(const std::vector<TapedTensor>& wanted,
   const at::NoGradGuard no_grad;
   std::unordered_map<int64_t, std::vector<size_t>> wanted_of;
   for (size_t i = 0; i < wanted.size(); ++i) wanted_of[wanted[i].storage].push_back(i);
-  std::vector<std::vector<int64_t>> ending(entries_.size());  // storages whose last use an entry is
+  std::vector<std::vector<int64_t>> ending(entries_.size());  // storages by the entry that is their last use
   const std::vector<size_t> last = last_uses();
   for (size_t number = 0; number < last.size(); ++number)
     ending[last[number]].push_back(static_cast<int64_t>(number));

@@ -1,12 +1,12 @@
-// What a constructor did, to be done again later.
+// Tape: the operators of a constructor, to be replayed later.
 //
 // Note [Deferred initialisation]
-// Inside on_meta() the dispatcher hands us every operator first, by the key DeferredInit. It is written on a
-// tape and runs on the meta device, where tensors have shapes and no memory. The storages it makes know their
-// tape and their number on it. Doing the same operators in the same order, with the random numbers the
-// constructor would have drawn, gives the same bits. Memory comes and goes as the tape is replayed: a storage
-// is handed over and dropped after the last operator that touches it, so that only what is in the making is
-// whole.
+// Inside on_meta() the dispatcher passes every operator to us first, by the key DeferredInit. The operator is
+// recorded on a tape and runs on the meta device, where tensors have shapes and no memory. The storages it
+// makes know their tape and their number on it. Replaying the same operators in the same order, with the
+// random numbers that the constructor would have drawn, gives the same bits. Memory comes and goes during the
+// replay: a storage is handed over and dropped after the last operator that touches it, so that only tensors
+// that are not finished are whole.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@
 
 namespace fsdp::detail {
 
-// A tensor as the tape knows it.
+// A tensor on the tape.
 struct TapedTensor {
   int64_t storage = -1;  // its number on the tape
   std::vector<int64_t> sizes, strides;
@@ -33,29 +33,29 @@ class Tape : public std::enable_shared_from_this<Tape> {
  public:
   Tape();
 
-  // Runs an operator on the meta device and writes it down.
+  // Runs an operator on the meta device and records it.
   void record(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
   // The random numbers that the replay starts with: a generator's state [bytes].
   at::Tensor random_state;
 
-  // Does it all again. `done(tensor, values)` for each of `wanted`, as soon as its values are final.
+  // Replays the tape. Calls `done(tensor, values)` for each of `wanted` as soon as its values are final.
   void replay(const std::vector<TapedTensor>& wanted,
               const std::function<void(size_t, const at::Tensor&)>& done) const;
 
-  // A tensor made while a tape ran: its tape and place, or null.
+  // The tape of a tensor made while a tape ran, and its place on it, or null.
   static std::shared_ptr<Tape> of(const at::Tensor& tensor);
   static TapedTensor place_of(const at::Tensor& tensor);
 
  private:
   struct Input {
-    c10::IValue value;                                // where it holds no tensor of ours
+    c10::IValue value;                                // if it holds no tensor of the tape
     std::vector<std::optional<TapedTensor>> tensors;  // else: the tensor, or the elements of a list
   };
   struct Entry {
     c10::OperatorHandle op;
     std::vector<Input> inputs;
-    std::vector<int64_t> outputs;  // storages of the tensors that come out, in order; -1: not ours
+    std::vector<int64_t> outputs;  // storages of the resulting tensors, in order; -1: not on the tape
   };
   using Storages = std::unordered_map<int64_t, c10::Storage>;
 

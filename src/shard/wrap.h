@@ -1,4 +1,4 @@
-// Public wrap policies, as the layout asks them.
+// Converts public wrap policies to those of the layout.
 #pragma once
 
 #include <fsdp/options.h>
@@ -7,7 +7,7 @@
 
 namespace fsdp::detail {
 
-// What whole_model() asks: no module is a unit of its own.
+// The policy of whole_model(): no module is a unit of its own.
 bool never(const ModuleInfo& module);
 
 UnitPolicy layout_policy(const fsdp::WrapPolicy& policy, const ModuleDecl& root);

@@ -46,7 +46,7 @@ at::Tensor tree_sum(std::vector<at::Tensor> terms) {
   return terms.front();
 }
 
-// This rank's part of every rank's input, in order: rank r's is outputs[r].
+// Sends every rank its part of this rank's inputs: rank r's is inputs[r]. Receives into outputs[r].
 void exchange_parts(Comm& comm, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
                     const std::string& label) {
   std::vector<Work> moving;
@@ -69,7 +69,7 @@ std::vector<at::Tensor> rows_of(const at::Tensor& flat, int count) {
   return rows;
 }
 
-// Every rank's part for this one, as it arrived.
+// All ranks' contributions to this rank's part, as they arrived.
 std::vector<at::Tensor> collect(Comm& comm, const at::Tensor& input, int64_t n, const std::string& label,
                                 const Codec* codec) {
   const int ranks = comm.size();

@@ -12,7 +12,7 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr size_t kAtOnce = 2;  // sums whose device memory waits to be read
+constexpr size_t kAtOnce = 2;  // sums whose device memory is still to be read
 
 }  // namespace
 
@@ -29,8 +29,8 @@ Downloads::~Downloads() {
   }
 }
 
-// The memory of `from` goes back to the allocator, which gives it to the current stream again: that waits
-// until it was read.
+// The memory of `from` goes back to the allocator, which may give it to the current stream again: that stream
+// waits until the memory was read.
 std::shared_ptr<c10::Event> Downloads::start(const at::Tensor& to, const at::Tensor& from, bool adds) {
   const auto done = std::make_shared<c10::Event>(stream_.device_type());
   if (to.numel() == 0) return done;

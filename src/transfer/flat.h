@@ -5,7 +5,7 @@
 
 namespace fsdp::detail {
 
-// What is communicated of a flat tensor: a complex one as pairs of real numbers.
+// The real numbers of a flat tensor, as communicated: complex numbers as pairs.
 at::Tensor as_reals(const at::Tensor& flat);
 
 // A tensor over `flat`'s storage, made without an operator.

@@ -48,7 +48,7 @@ class Cast final : public GatherPath {
   void finish() override {
     if (std::exchange(copying_, false) && side_) side_->wait();
   }
-  void release() override { finish(); }  // the slot is filled still
+  void release() override { finish(); }  // the slot is still being filled
   void drop() override { copying_ = false; }
 
   void gather_master(const at::Tensor& whole, std::optional<int> /*root*/,

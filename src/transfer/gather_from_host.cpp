@@ -12,7 +12,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// This rank's part of the slot is uploaded, and the others' parts gathered beside it.
+// Uploads this rank's part of the slot, and gathers the others' parts beside it.
 class FromHost final : public GatherPath {
  public:
   FromHost(const Comm* row, const at::Tensor& shard, std::shared_ptr<HostShard> host,

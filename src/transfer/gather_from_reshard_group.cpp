@@ -1,11 +1,11 @@
 // Gather path: backward gathers in a part of the row, whose ranks saved the values after forward.
 //
 // Note [Reshard groups]
-// A unit with a reshard group is not given up after forward: each rank saves the part of it that its group,
-// some consecutive ranks of the row, needs to put it together again, in the compute dtype. Backward then
-// gathers inside the group: more memory, and no traffic beyond, say, a host. Whether it does depends only on
-// what the model did, never on what a rank holds, so ranks agree without asking. Where slots are memory that
-// all ranks of the row share, a group cannot fill one alone: it uses memory of its own.
+// After forward a unit with a reshard group is not dropped: each rank saves a part of it in the compute
+// dtype, so that its group, some consecutive ranks of the row, holds all of it. Backward then gathers inside
+// the group: more memory, and no traffic beyond a host, for example. Whether it does depends only on the
+// model's actions, never on a rank's data, so ranks agree without asking. If slots are memory that all ranks
+// of the row share, a group cannot fill one alone: it uses memory of its own.
 #include <ATen/ops/empty_like.h>
 
 #include <utility>

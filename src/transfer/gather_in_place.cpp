@@ -1,4 +1,4 @@
-// Gather path: the shard is all there is.
+// Gather path: the shard is the whole region.
 #include "transfer/gather_path.h"
 
 namespace fsdp::detail {

@@ -1,12 +1,12 @@
-// Gather path: the shards of all ranks lie side by side already.
+// Gather path: the shards of all ranks already lie side by side.
 //
 // Note [Shared shards]
-// Where ranks share memory and the compute dtype of a region is the dtype of its shard, the shards of all
-// ranks lie side by side, in the order of the region. An all-gather is then an agreement that all have
-// written: no byte is copied, and no slot is needed. So a rank must not write to its shard while another may
-// still read it. What a gather has peers_may_read comes back when a call of the model without gradients, or
-// the last backward of a cycle, has ended on all ranks, and when full_params() has copied it; otherwise it is
-// claimed before a write that the observer sees.
+// If ranks share memory and the compute dtype of a region is the dtype of its shard, the shards of all ranks
+// lie side by side, in the order of the region. An all-gather is then an agreement that all have written: no
+// byte is copied, and no slot is needed. A shard exposed to peers (peers_may_read) may be written again once
+// every rank has released it. Ranks release it when a call of the model without gradients, or the last
+// backward of a cycle, has ended on all ranks, and when full_params() has copied it; otherwise it is claimed
+// before a write that the observer sees.
 #include <utility>
 
 #include "transfer/flat.h"
@@ -43,7 +43,7 @@ class SharedShards final : public GatherPath {
                      const std::string& label) override {
     row_.all_gather(as_reals(whole_), as_reals(shard_), label + ": whole").wait();
     if (whole.numel() > 0) whole.copy_(whole_);
-    // A unit that is gathered is read further: peers must not write until it is released.
+    // Peers must not write to a unit that is still gathered, until it is released.
     if (!gathered_) row_.release(as_reals(whole_));
   }
 

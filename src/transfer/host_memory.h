@@ -1,4 +1,4 @@
-// Pinned host memory of one model: shards and gradients that are not on the device.
+// Pinned host memory of one model, for shards and gradients that are not on the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,17 +15,17 @@
 
 namespace fsdp::detail {
 
-// LibTorch's allocator rounds every block up to a power of two. So memory is taken from it in few blocks of
-// such sizes, cut, and never given back before the model goes.
+// LibTorch's allocator rounds every block up to a power of two. So this takes a few blocks of such sizes,
+// cuts them, and gives none back before the model ends.
 class HostMemory : public std::enable_shared_from_this<HostMemory> {
  public:
-  // From `node`, where that is known.
+  // Takes memory of `node`, if it is known.
   explicit HostMemory(std::optional<NumaNode> node = std::nullopt) : node_(std::move(node)) {}
 
   const std::optional<NumaNode>& node() const { return node_; }
-  // [numel], not initialised. Its memory may be taken again when its storage is gone.
+  // [numel], not initialised. Its memory may be reused once its storage is gone.
   at::Tensor take(int64_t numel, at::ScalarType type);
-  // Of all blocks.
+  // Bytes of all blocks.
   int64_t bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// What a model needs to keep things in host memory that it computes with on a device. See Note [Offload].
+// HostSide: all objects that CPU offload needs for one model. See Note [Offload].
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Reduce paths whose order of additions is fixed: with a codec, and in reproducible mode.
+// Reduce paths with a fixed order of additions: with a codec, and in reproducible mode.
 #include <optional>
 #include <utility>
 

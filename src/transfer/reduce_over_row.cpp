@@ -1,4 +1,4 @@
-// Reduce paths without a codec: alone, whole, over the row, and from there over the column.
+// Reduce paths without a codec: alone, whole, over the row, and from the row over the column.
 #include <utility>
 
 #include "transfer/flat.h"

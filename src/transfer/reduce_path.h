@@ -1,7 +1,7 @@
-// How a region's gradients come from the buffers of its ranks to this rank's part of their sum.
+// ReducePath: how a region's gradients are reduced, from the ranks' buffers to this rank's part of the sum.
 //
-// Chosen with the gather paths: see Note [Paths]. When to reduce, and what becomes of the sum, is not a
-// path's business.
+// Chosen together with the gather paths: see Note [Paths]. A path does not decide when to reduce or what to
+// do with the sum.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,15 +17,15 @@ class ReducePath {
  public:
   virtual ~ReducePath() = default;
 
-  // There is nobody to reduce with: gradients may stay where autograd put them.
+  // True if there is no rank to reduce with: gradients may stay where autograd put them.
   virtual bool alone() const { return false; }
-  // The sum comes to lie in the buffer: the region is whole on every rank, or there is one rank.
+  // True if the sum ends up in the buffer: the region is whole on every rank, or there is one rank.
   virtual bool in_buffer() const { return false; }
-  // The buffer lies at a planned place, in memory that the ranks of the row share.
+  // True if the buffer lies at a planned offset in memory that the ranks of the row share.
   virtual bool shares_buffer() const { return !in_buffer(); }
-  // Starts to reduce `buffer` [total], which nobody may write to before the work is done; `sum` [shard_numel]
-  // gets this rank's part of the sum, or average, over the ranks. Both in the reduce dtype; where
-  // in_buffer(), they are one tensor. Collective.
+  // Starts to reduce `buffer` [total], which must not be written to before the work is done. `sum`
+  // [shard_numel] gets this rank's part of the sum, or average, over the ranks. Both have the reduce dtype;
+  // if in_buffer(), they are one tensor. Collective.
   virtual Work start(const at::Tensor& sum, const at::Tensor& buffer, const std::string& label) = 0;
 
   // Rows of a mesh: cross() follows start(), whose work was waited for. Collective.
@@ -37,19 +37,19 @@ using ReducePathPtr = std::unique_ptr<ReducePath>;
 
 // One rank: the buffer is the sum.
 ReducePathPtr reduce_alone();
-// The same where it does not stay in the device's memory: gradients are put together in a buffer first.
+// The same if the sum does not stay in the device's memory: gradients are first collected in a buffer.
 ReducePathPtr reduce_alone_in_buffer();
 // An all-reduce, for a region that is whole on every rank.
 ReducePathPtr reduce_whole(const Comm& all, ReduceOp op);
 // A reduce-scatter.
 ReducePathPtr reduce_over_row(const Comm& row, ReduceOp op);
-// Along the tree of sums, on parts that `codec` made. Done when start() returns: decoding needs all parts.
+// Along the tree of sums, on parts encoded by `codec`. Done when start() returns: decoding needs all parts.
 ReducePathPtr reduce_through_codec(const Comm& row, ReduceOp op, std::shared_ptr<const Codec> codec);
 // Sums along the tree of sums: Note [Reproducible]. Over the row and then over `column`, which may be null,
 // or over all ranks for a region that is whole on every rank. Done when start() returns.
 ReducePathPtr reduce_along_tree(const Comm& row, const Comm* column);
 ReducePathPtr reduce_whole_along_tree(const Comm& all);
-// What `inside_row` leaves is all-reduced over the column of the mesh.
+// All-reduces the result of `inside_row` over the column of the mesh.
 ReducePathPtr reduce_across_rows(const Comm& column, ReduceOp op, ReducePathPtr inside_row);
 
 }  // namespace fsdp::detail

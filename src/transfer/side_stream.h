@@ -1,4 +1,4 @@
-// A stream beside the user's, for casts and uploads of whole shards. Of one model.
+// A stream of one model, beside the user's, for casts and uploads of whole shards.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@ class SideStream {
  public:
   explicit SideStream(c10::Device device);
 
-  // to = from, there, behind what the current stream has issued.
+  // to = from, on this stream, behind the current stream's work.
   void copy(const at::Tensor& to, const at::Tensor& from);
   // The current stream waits for every copy so far.
   void wait();
@@ -21,8 +21,8 @@ class SideStream {
   c10::Stream current() const;
 
   c10::Stream stream_;
-  c10::Event reached_;  // by the current stream, when a copy was issued
-  c10::Event copied_;   // what was issued last
+  c10::Event reached_;  // the current stream's position when a copy was issued
+  c10::Event copied_;   // the copy issued last
 };
 
 }  // namespace fsdp::detail

@@ -12,7 +12,9 @@ AddressRange::AddressRange(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   void* data = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK(data != MAP_FAILED, "fsdp: could not reserve ", bytes,
-              " bytes of addresses: ", std::strerror(errno));
+              " bytes of addresses for a unit (no memory, only addresses): ", std::strerror(errno),
+              ". Raise the limit on address space (ulimit -v unlimited), or shard over more ranks or with "
+              "smaller units (ShardOptions::wrap)");
   data_ = data;
 }
 

@@ -1,4 +1,4 @@
-// Addresses with nothing behind them: reading or writing there ends the process instead of giving garbage.
+// Addresses with nothing behind them: reading or writing there ends the process instead of returning garbage.
 #pragma once
 
 #include <cstddef>

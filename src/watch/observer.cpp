@@ -20,8 +20,8 @@ namespace {
 
 using Arguments = std::span<const c10::IValue>;
 
-// fn(argument index, tensor) for every tensor among the arguments. A list is one of tensors when its first
-// element is, or is none, as in a list of optional tensors.
+// Calls fn(argument index, tensor) for every tensor among the arguments. A list counts as one of tensors if
+// its first element is one, or is none, as in a list of optional tensors.
 template <class Fn>
 void for_each_tensor(Arguments arguments, Fn fn) {
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -44,7 +44,7 @@ std::string gradient_norm_message() {
          "model.gradient_norms() for the norms of whole gradients";
 }
 
-// What is wrong with an operator that has `tensor` as its argument `i`; empty: nothing.
+// The error for an operator that has `tensor` as its argument `i`; empty: no error.
 std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor, const Tag& tag,
                       const WatchedRegion* region) {
   if (tag.kind == TagKind::magnitudes) return traits.largest ? gradient_norm_message() : "";
@@ -78,7 +78,7 @@ std::string objection(const OpTraits& traits, size_t i, const at::Tensor& tensor
   return "";
 }
 
-// What is done for an operator that has an input of ours, and undone after it.
+// One operator with a watched input: gathers and pins its units, and unpins them afterwards.
 class Passage {
  public:
   Passage(const OpTraits& traits, Arguments arguments) {
@@ -88,7 +88,7 @@ class Passage {
   ~Passage() {
     unpin();
     for (const Lent& one : lent_) {
-      // An operator inside may have gathered the unit: then the loan is its own.
+      // An operator inside may have gathered the unit: then the tensor keeps the lent storage.
       const std::lock_guard lock(one.region->owner().mutex());
       if (!one.region->owner().is_gathered())
         one.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(one.own);
@@ -97,9 +97,16 @@ class Passage {
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
-  // What to throw where the kernel met `error`.
+  // The exception to throw if the kernel threw `error`.
   std::exception_ptr explain(const std::exception_ptr& error) const {
     return pinned_.empty() ? error : pinned_.front()->explain(error);
+  }
+  // Adds to the kernel's `error` which operator threw it and which parameter that read: LibTorch's sentence
+  // has neither. An operator inside this one may have done so.
+  void locate(c10::Error& error, const c10::OperatorHandle& op) const {
+    if (read_ == nullptr || !error.context().empty() || error.msg().starts_with("fsdp:")) return;
+    error.add_context("in " + op.schema().name() + ", which reads parameter '" + read_->name_at(offset_) +
+                      "'");
   }
 
  private:
@@ -121,6 +128,8 @@ class Passage {
 
   c10::SmallVector<Lent, 1> lent_;
   c10::SmallVector<WatchedUnit*, 4> pinned_;
+  const WatchedRegion* read_ = nullptr;  // of the first parameter among the arguments
+  int64_t offset_ = 0;                   // its storage offset
 };
 
 [[noreturn]] void refuse(const WatchedRegion* region, const std::string& message) {
@@ -132,7 +141,7 @@ class Passage {
 
 void Passage::open_units(const OpTraits& traits, Arguments arguments) {
   c10::SmallVector<WatchedUnit*, 4> units, written;
-  const WatchedUnit* told = nullptr;  // the last whose moments are written: lists name a unit many times
+  const WatchedUnit* told = nullptr;  // the last unit told about a moment write: lists name a unit many times
   for_each_tensor(arguments, [&](size_t i, const at::Tensor& tensor) {
     const Tag* tag = tag_of(tensor);
     if (tag == nullptr) return;
@@ -148,10 +157,11 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
     }
     if (tag->kind == TagKind::moment && traits.writes_argument(i) && unit != std::exchange(told, unit))
       unit->before_moment_write();
-    if (tag->kind == TagKind::parameter && std::find(units.begin(), units.end(), unit) == units.end())
-      units.push_back(unit);
+    if (tag->kind != TagKind::parameter) return;
+    if (read_ == nullptr) read_ = region, offset_ = tensor.storage_offset();
+    if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
   });
-  // Another thread waits until they are there.
+  // Another thread waits until the units are gathered.
   c10::SmallVector<std::unique_lock<std::recursive_mutex>, 2> locks;
   try {
     for (WatchedUnit* unit : units) {
@@ -169,8 +179,8 @@ void Passage::open_units(const OpTraits& traits, Arguments arguments) {
   }
 }
 
-// A view of a released parameter must be a view of what will be gathered, not of the poison; and a tensor
-// that took the poison along (data(), a copy of the handle) reads what was gathered.
+// A view of a released parameter must be a view of the storage to be gathered, not of the poison. A tensor
+// that took the poison along (data(), a copy of the handle) reads the gathered values.
 void Passage::lend_storages(Arguments arguments) {
   for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
     const WatchedRegion* region = region_of(tensor, TagKind::parameter);
@@ -183,7 +193,7 @@ void Passage::lend_storages(Arguments arguments) {
   });
 }
 
-// Of a parameter among the arguments; null: there is none.
+// The unit of a parameter among the arguments; null: there is none.
 WatchedUnit* unit_among(Arguments arguments) {
   WatchedUnit* unit = nullptr;
   for_each_tensor(arguments, [&](size_t, const at::Tensor& tensor) {
@@ -192,7 +202,7 @@ WatchedUnit* unit_among(Arguments arguments) {
   return unit;
 }
 
-// An infinity norm is made of two operators: abs(), and then max() of what it returns.
+// An infinity norm is two operators: abs(), and then max() of its result.
 bool makes_magnitudes(const OpTraits& traits, Arguments arguments) {
   if (!traits.absolute) return false;
   const WatchedRegion* region = region_of(arguments.front().toTensor(), TagKind::gradient);
@@ -211,6 +221,9 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     op.redispatchBoxed(keys & kBelow, stack);
   } catch (const c10::OutOfMemoryError&) {
     std::rethrow_exception(passage.explain(std::current_exception()));
+  } catch (c10::Error& error) {
+    passage.locate(error, op);
+    throw;
   }
   if (!magnitudes) return;
   const at::Tensor result = torch::jit::pop(*stack).toTensor();
@@ -218,16 +231,16 @@ void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   torch::jit::push(*stack, watched(result));
 }
 
-// For operators that are made of others and read the memory of their inputs themselves: units are there from
-// the first of those on.
+// For operators that consist of others and read the memory of their inputs themselves: gathers their units
+// before the first inner operator runs.
 void on_composite(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OpTraits& traits = traits_of(op);
   const Passage passage(traits, Arguments(*stack).last(traits.arguments));
   op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
 }
 
-// Recurrent layers: cuDNN's look at whether the weights lie in one piece. Only a kernel for a backend's own
-// key goes before the one that composes.
+// Recurrent layers: cuDNN's check whether the weights are contiguous. Only a kernel for a backend's own key
+// takes precedence over the composite kernel.
 const std::vector<torch::Library>& recurrent_layers() {
   static const std::vector<torch::Library> registered = [] {
     std::vector<torch::Library> libraries;

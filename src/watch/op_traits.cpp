@@ -13,7 +13,7 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
   return false;
 }
 
-// A view's result aliases an argument that is not written to.
+// True if every result aliases an argument that is not written to.
 bool returns_views_only(const c10::FunctionSchema& schema) {
   if (schema.returns().empty()) return false;
   for (const auto& result : schema.returns())
@@ -21,19 +21,19 @@ bool returns_views_only(const c10::FunctionSchema& schema) {
   return true;
 }
 
-// These may copy, though their schema promises a view.
+// True for operators that may copy, though their schema promises a view.
 bool may_copy(std::string_view name) {
   return is_one_of(name, {"aten::contiguous", "aten::reshape", "aten::to", "aten::flatten"});
 }
 
-// Tensors made of other tensors: sparse ones, and what set_() makes of its source.
+// True for tensors made of other tensors: sparse ones, and results of set_().
 bool hides_inputs(std::string_view name) {
   const bool sparse = name.find("sparse_") != std::string_view::npos;
   return (sparse && name.find("_tensor") != std::string_view::npos) ||
          is_one_of(name, {"aten::set_", "aten::_nested_view_from_buffer"});
 }
 
-// Operators whose result depends on the dtypes of their inputs, not on values alone, are left as they are.
+// False for operators whose result depends on the dtypes of their inputs, not on values alone.
 bool may_cast_inputs(std::string_view name, const OpTraits& traits) {
   return traits.writes == 0 && !traits.view && !traits.metadata && !traits.hides &&
          name.find("_backward") == std::string_view::npos &&

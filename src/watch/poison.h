@@ -1,7 +1,7 @@
-// Storages that throw our words when their data is read.
+// Storages that throw our message when their data is read.
 //
-// They stand in a module's parameters while these are sharded, so that what is no operator (data_ptr(),
-// torch::save) is answered in words as well.
+// They stand in for a module's parameters while these are sharded, so that accesses that are no operator
+// (data_ptr(), torch::save) also get a message.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@
 
 namespace fsdp::detail {
 
-// Any look at the data throws c10::Error with `message`. Marked with `tag`, so that the observer still knows
-// it.
+// Any access to the data throws c10::Error with `message`. Marked with `tag`, so that the observer still
+// knows it.
 c10::Storage make_poison(const TagHandle* tag, c10::Device device, size_t bytes, const std::string& message);
 
 }  // namespace fsdp::detail

@@ -1,4 +1,4 @@
-// The state in which we run operators of our own: unobserved, unrecorded by autograd.
+// A scope for operators of our own: not observed, not recorded by autograd.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -9,7 +9,7 @@
 
 namespace fsdp::detail {
 
-// While one lives on this thread, the observer looks away.
+// While one lives on this thread, the observer ignores its operators.
 class Quiet {
  public:
   Quiet() = default;

@@ -21,7 +21,7 @@ std::vector<int64_t> all_but_channels(const at::Tensor& x) {
   return dims;
 }
 
-// [C] so that it stands against [N, C, ...].
+// Reshapes [C] to broadcast with [N, C, ...].
 at::Tensor by_channel(const at::Tensor& values, const at::Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape[1] = x.size(1);
@@ -75,7 +75,7 @@ bool forward(torch::jit::Stack& stack, bool cudnn, Comm* comm) {
   const at::Tensor y = std::get<0>(
       at::native_batch_norm(x, weight, bias, mean.to(type), var.to(type), /*training=*/false, momentum, eps));
   torch::jit::drop(stack, 8);
-  const auto kept = type == at::kDouble ? at::kDouble : at::kFloat;  // for our backward alone
+  const auto kept = type == at::kDouble ? at::kDouble : at::kFloat;  // used by our backward only
   torch::jit::push(stack, y, mean.to(kept), (var + eps).rsqrt().to(kept));
   if (cudnn) torch::jit::push(stack, at::empty({0}, x.options().dtype(at::kByte)));
   return true;
@@ -107,7 +107,7 @@ bool backward(torch::jit::Stack& stack, bool cudnn, Comm* comm) {
   const size_t count = cudnn ? 9 : 10;
   const auto arguments = torch::jit::last(stack, count);
   if (comm == nullptr || (!cudnn && !arguments[7].toBool())) return false;
-  TORCH_CHECK(!at::GradMode::is_enabled(),  // this backward will be differentiated itself
+  TORCH_CHECK(!at::GradMode::is_enabled(),  // this backward would have to be differentiated itself
               "fsdp: sync_batchnorm: a BatchNorm layer in training is part of a backward with create_graph "
               "(a gradient penalty, a double backward), whose second derivative would be that of this rank's "
               "own statistics. Take the penalty with the layer in eval(), replace the layer (GroupNorm), or "

@@ -1,4 +1,4 @@
-// Marks memory as ours: from a tensor to the unit it belongs to, in a few instructions.
+// Tags mark memory as ours: they lead from a tensor to its unit in a few instructions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,13 @@ namespace fsdp::detail {
 
 class WatchedRegion;
 
-// What a marked storage holds.
+// The contents of a marked storage.
 enum class TagKind : uint8_t {
   parameter,   // a module's parameters: gathered, or released
-  shard,       // this rank's part of them: what optimizers write
+  shard,       // this rank's part of the parameters: optimizers write it
   gradient,    // the gradient shard
-  moment,      // of an optimizer: updates may be promised (Note [Offload]), saves may read it
-  magnitudes,  // absolute values of a slice of it, made by an operator; without a region
+  moment,      // an optimizer's: updates may be promised (Note [Offload]), saves may read it
+  magnitudes,  // absolute values of a gradient slice, made by an operator; without a region
 };
 
 // Note [Marked memory]
@@ -25,14 +25,14 @@ enum class TagKind : uint8_t {
 // module, and then has no region.
 //
 // Threads: a program may read a gradient that it kept, or drop it, on one thread while the next backward
-// gives the region a new tag on another. So a reader takes `region` out once and asks that copy; and what the
-// storage owned goes with the last storage, which still holds its reference then.
+// gives the region a new tag on another. So a reader loads `region` once and uses that copy. The memory that
+// the storage owned goes with the last storage, which still holds its reference then.
 struct Tag {
   TagKind kind;
-  std::atomic<WatchedRegion*> region;   // null when the region has another tag or is gone, and of magnitudes
-  std::atomic<int64_t> references = 1;  // the handle's, and one of each storage
+  std::atomic<WatchedRegion*> region;   // null if the region has another tag or is gone, and for magnitudes
+  std::atomic<int64_t> references = 1;  // one of the handle and one of each storage
   std::atomic<int64_t> storages = 0;
-  at::DataPtr memory = {};  // what the storage owned before it was marked; goes with the last storage
+  at::DataPtr memory = {};  // the memory that the storage owned before; goes with the last storage
 };
 
 class TagHandle {

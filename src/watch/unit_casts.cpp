@@ -11,7 +11,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// A parameter that an operator reads: its unit, and the dtype it is computed with now.
+// A parameter that an operator reads: its unit, and its current dtype.
 struct ReadParameter {
   const WatchedUnit* unit = nullptr;
   at::ScalarType type = at::kFloat;

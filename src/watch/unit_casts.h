@@ -1,4 +1,4 @@
-// Casts what operators read beside a parameter to the parameter's dtype.
+// Casts the inputs of operators that read a parameter to the parameter's dtype.
 //
 // Note [Inputs of units]
 // Units may compute in different dtypes, and C++ modules have no hooks where a unit's inputs could be cast.
@@ -6,10 +6,10 @@
 // LibTorch keeps for libraries as well. It lies above autograd: an operator that reads such a parameter
 // passes here first, as the program wrote it (linear, not addmm), and its floating-point inputs are cast by
 // to(), which autograd records. Below, the key is excluded, so the operators it is made of are not cast
-// again. The parameters of all units carry it, so that what comes from an fp32 unit is cast for a bf16 one.
-// Not cast: ours, numbers, statistics that are updated in place, inputs of operators that write to an
-// argument, and inputs of gradient formulas ("..._backward"), which have the dtypes of their forward.
-// The key has one kernel for all libraries: the tape's, which hands over to us while no tape runs.
+// again. The parameters of all units carry it, so that results of an fp32 unit are cast for a bf16 one. Not
+// cast: watched tensors, numbers, statistics that are updated in place, inputs of operators that write to an
+// argument, and inputs of gradient formulas ("..._backward"), which have the dtypes of their forward. The key
+// has one kernel for all libraries: the tape's, which hands over to us while no tape runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@
 
 namespace fsdp::detail {
 
-// `tensor`, whose operators are seen above autograd too.
+// `tensor`, whose operators are observed above autograd too.
 at::Tensor with_casts(const at::Tensor& tensor);
 
 // Runs an operator that has such a tensor among its inputs. The key is excluded.

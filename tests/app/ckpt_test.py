@@ -35,6 +35,21 @@ class Usage(CommandTest):
             self.assertNotEqual(words, "")
             self.assertNotRegex(words, "[0-9]{25}")
 
+    def test_unknown_commands(self):
+        words = self.fsdp("bogus", expect=USAGE)
+        self.assertEqual(words, "fsdp: 'bogus' is not a command of `fsdp`. Its commands are:\n"
+                                "  ckpt  Look into checkpoints, check, compare and convert them\n"
+                                "Run with --help for more information.\n")
+        for word, meant in {"bogus": None, "inspct": "inspect", "verfy": "verify", "--bogus": None}.items():
+            words = self.fsdp("ckpt", word, "runs/a", expect=USAGE)
+            self.assertIn(f"fsdp: '{word}' is not a command of `fsdp ckpt`.", words)
+            self.assertEqual("Did you mean" in words, meant is not None, words)
+            self.assertIn(f"Did you mean '{meant}'?" if meant else "`fsdp ckpt`. Its commands are:\n", words)
+            for command in ("inspect", "verify", "diff", "export", "import"):
+                self.assertRegex(words, f"\n  {command} +[A-Z]")
+        self.assertRegex(self.fsdp("ckpt", expect=USAGE), "^fsdp: `fsdp ckpt` needs a command:\n  inspect +[A-Z]")
+        self.assertIn("--help", self.fsdp("ckpt", "--help"))
+
     def test_numbers_are_refused_in_words(self):
         self.refused(USAGE, "ckpt", "import", "--hf", "a", "b", "--step", "99999999999999999999",
                      says="'99999999999999999999' is no step: a number from 0 to 9223372036854775807 is expected")

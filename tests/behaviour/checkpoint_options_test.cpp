@@ -250,6 +250,12 @@ TEST(CheckpointOptions, AnOptimizerOfOnesOwnIsDescribed) {
     require_words(refusal([&] { save(folder / "run", run); }), "RunState::optimizer_format");
     run.optimizer_format = &format;
     save(folder / "run", run);
+    int64_t kept = 0;
+    for (const auto& [param, state] : optimizer.state())
+      kept += static_cast<int64_t>(static_cast<const MemoryState&>(*state).last.nbytes());
+    require(kept > 0 && model.memory_stats(optimizer, &format).optimizer_bytes == kept,
+            "memory_stats() counts its state");
+    require(model.memory_stats(optimizer).optimizer_bytes == 0, "and cannot without the format");
     train(model, optimizer, world, 2);
     const auto state = whole_state(model);
     if (world.rank() == 0) wanted = state;

@@ -191,55 +191,5 @@ TEST(Launch, AStoreOfOneHostStaysOnLoopback) {
   EXPECT_FALSE(reachable(address, detail::listen_on("localhost", 0, true).port));
 }
 
-// What `main` prints on stderr and returns.
-struct Ended {
-  int code;
-  std::string said;
-};
-
-Ended run_and_listen(const std::function<int()>& main) {
-  ::testing::internal::CaptureStderr();
-  const int code = main();
-  return {code, ::testing::internal::GetCapturedStderr()};
-}
-
-TEST(Launch, AMainEndsWithAnExitCodeAndTheWordsOfTheError) {
-  EXPECT_EQ(run_main([] {}), 0);
-  const Ended own = run_and_listen([] { return run_main([] { throw std::runtime_error("no such file"); }); });
-  EXPECT_EQ(own.code, 1);
-  EXPECT_EQ(own.said, "error: no such file\n");
-  const Ended torch = run_and_listen([] { return run_main([] { TORCH_CHECK(false, "sizes differ"); }); });
-  EXPECT_EQ(torch.code, 1);
-  EXPECT_EQ(torch.said, "error: sizes differ\n") << "without a stack trace";
-  EXPECT_EQ(run_and_listen([] { return run_main([] { throw 7; }); }).code, 1);
-}
-
-TEST(Launch, AMainStartsRanksByItsArguments) {
-  const auto with = [](std::vector<std::string> words, const RankBody& rank) {
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    return run_and_listen([&] { return run_main(static_cast<int>(argv.size()), argv.data(), rank); });
-  };
-  const auto two = [](World& world) { require(world.size() == 2, "two ranks"); };
-  EXPECT_EQ(with({"program", "--ranks", "2"}, two).code, 0);
-  EXPECT_EQ(with({"program"}, [](World& world) { require(world.size() == 1, "alone"); }).code, 0);
-  const Ended failed = with({"program", "--ranks", "2"}, [](World& world) {
-    if (world.rank() == 1) throw std::runtime_error("sample 17 is corrupt");
-  });
-  EXPECT_EQ(failed.code, 1);
-  EXPECT_THAT(failed.said, ::testing::HasSubstr("rank 1 of 2 failed with exit code 1: sample 17 is corrupt"));
-  for (const char* wrong : {"0", "-3", "many", "2x"}) {
-    const Ended told = with({"program", "--ranks", wrong}, two);
-    EXPECT_EQ(told.code, 2) << wrong;
-    EXPECT_THAT(told.said,
-                ::testing::HasSubstr("error: --ranks '" + std::string(wrong) + "' is not a number"));
-  }
-  const Ended unknown = with({"program", "--rank", "2"}, two);
-  EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.said, ::testing::HasSubstr("error: unknown argument '--rank'\nusage: program"));
-  EXPECT_EQ(with({"program", "--ranks"}, two).code, 2);
-  EXPECT_EQ(with({"program", "--help"}, two).code, 0);
-}
-
 }  // namespace
 }  // namespace fsdp::testing

@@ -91,6 +91,7 @@ TEST_F(OtherDeviceNoMemory, WhileAModelIsSharded) {
     require(said.bytes >= 4 * (kWidth * kWidth + kWidth), "a layer: " + said.words);
     require_words(said.words, "The model holds nothing");
     require_words(said.words, "offload.params");
+    require_words(said.words, "fsdp::on_meta() around the construction of the module");
     auto model = fully_shard(world, std::make_shared<HungryImpl>(), by_layer());
     train(model, world);
   });
@@ -169,6 +170,20 @@ TEST_F(OtherDeviceNoMemory, ForWhatIsPlanned) {
             said.words);
     require_words(said.words, "The model holds");
     train(model, world);
+  });
+}
+
+// Unsharded gradients are most of what such a model holds: to reduce them comes first.
+TEST_F(OtherDeviceNoMemory, UnderNoSync) {
+  on_toy_ranks(2, [](World& world) {
+    auto model = fully_shard(world, std::make_shared<HungryImpl>(), by_layer());
+    train(model, world);
+    const auto scope = model.no_sync();
+    model(input(world)).backward();
+    const Said said = said_with(0, [&] { model.unshard(); });
+    require_words(said.words, "gradient buffers");
+    const size_t fits = said.words.find("What would make it fit:\n  no no_sync()");
+    require(fits != std::string::npos, "it is the first advice: " + said.words);
   });
 }
 

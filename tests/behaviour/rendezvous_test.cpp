@@ -252,11 +252,11 @@ TEST(RunLocal, SaysWhichRankFailedAndHow) {
   EXPECT_THAT(words([](World& world) {
                 if (world.rank() == 2) ::raise(SIGKILL);
               }),
-              HasSubstr("rank 2 of 3 was ended by signal 9"));
+              HasSubstr("rank 2 of 3 was ended by SIGKILL (signal 9)"));
   EXPECT_THAT(words([](World& world) {
                 if (world.rank() == 1) ::_exit(200);
               }),
-              HasSubstr("rank 1 of 3 failed with exit code 200"));
+              HasSubstr("rank 1 of 3 ended with exit code 200"));
   EXPECT_THROW(run_local(0, [](World&) {}), Error);
 }
 

@@ -151,6 +151,7 @@ void Plain::act(const Action& action) {
     case Do::backward:
     case Do::drop_block:
     case Do::gates:
+    case Do::synchronized:
       return train();
     case Do::kept_back:
       return train(true);

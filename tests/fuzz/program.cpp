@@ -16,6 +16,7 @@ constexpr std::array kNames = {"backward",
                                "kept_back_block",
                                "kept_in_row",
                                "kept_gathered",
+                               "synchronized",
                                "told",
                                "evaluate",
                                "evaluate_inference",
@@ -91,6 +92,7 @@ bool fits_steps_in_backward(Do what) {
     case Do::kept_back_block:
     case Do::kept_in_row:
     case Do::kept_gathered:
+    case Do::synchronized:
     case Do::nested_scopes:
     case Do::told:
     case Do::clip_norm:

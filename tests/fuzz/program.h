@@ -20,7 +20,8 @@ enum class Do : uint8_t {
   kept_back,           // forward and backward inside no_sync()
   kept_back_block,     // forward and backward inside no_sync() of a block
   kept_in_row,         // forward and backward inside no_sync({.rows_only = true}), and one after it
-  kept_gathered,       // two forwards and backwards inside keep_gathered()
+  kept_gathered,       // two forwards and backwards inside keep_gathered(), maybe of a block
+  synchronized,        // forward and backward inside a no_sync() that moves; then synchronize_gradients()
   told,                // on_gradient() updates slices, and drops their gradients
   evaluate,            // forward without gradients
   evaluate_inference,  // in InferenceMode

@@ -19,6 +19,7 @@ STRUCTS = {
     "FullParamsOptions": "include/fsdp/scopes.h",
     "Offload": "include/fsdp/memory_options.h",
     "NoSyncOptions": "include/fsdp/scopes.h",
+    "KeepGatheredOptions": "include/fsdp/scopes.h",
     "CommOptions": "include/fsdp/comm_options.h",
     "InitOptions": "include/fsdp/world.h",
     "SaveOptions": "include/fsdp/checkpoint.h",

@@ -14,7 +14,7 @@ namespace fsdp::detail {
 
 class Engine;
 
-// Collects the tensors among forward's arguments, inside containers too: to warn of equal batches.
+// Collects the tensors among forward's arguments, in containers too, to warn if ranks get equal batches.
 template <class T>
 void collect(std::vector<at::Tensor>& tensors, const T& value) {
   if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
@@ -30,7 +30,7 @@ std::vector<at::Tensor> fingerprint(const Args&... args) {
   return tensors;
 }
 
-// While it lives, operators may read the model's parameters.
+// A call of the model: while it lives, operators may read the model's parameters.
 class Entry {
  public:
   Entry(Engine& engine, const std::vector<at::Tensor>& arguments);
@@ -38,8 +38,8 @@ class Entry {
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
-  // The call throws `error`.
-  void failed(const std::exception& error);
+  // Tells the model that the call throws `error`.
+  void failed(std::exception& error);
   const InputCast& input() const { return input_; }
   const InputCast& output() const { return output_; }
 
@@ -57,16 +57,17 @@ auto call(Engine& engine, Fn&& fn, const std::vector<at::Tensor>& arguments) {
       fn(entry.input());
     else
       return cast_argument(entry.output(), fn(entry.input()));
-  } catch (const std::exception& error) {
+  } catch (std::exception& error) {
     entry.failed(error);
     throw;
   } catch (...) {
-    entry.failed(std::runtime_error("an exception of unknown type"));
+    std::runtime_error unknown("an exception of unknown type");
+    entry.failed(unknown);
     throw;
   }
 }
 
-// Whether an argument is a variable of the caller that can be cast in place, for a non-const reference in
+// True if an argument is a variable of the caller that can be cast in place, for a non-const reference in
 // forward. Otherwise forward gets a cast copy.
 template <class Arg>
 constexpr bool kVariable =
@@ -82,7 +83,7 @@ decltype(auto) pass(const InputCast& cast, Arg&& arg) {
   }
 }
 
-// Whether forward compiles with argument i cast in place for each bit i of `Mask`.
+// True if forward compiles with argument i cast in place for each bit i of `Mask`.
 template <size_t Mask, class M, class... Args, size_t... I>
 constexpr bool takes(std::index_sequence<I...>) {
   return requires(M & module, const InputCast& cast) {

@@ -16,18 +16,18 @@
 
 namespace fsdp::detail {
 
-// The dtype floating-point tensors are cast to, and the device all tensors are moved to; none: unchanged.
+// The dtype to which floating-point tensors are cast and the device to which all move; not set: unchanged.
 struct InputCast {
   std::optional<at::ScalarType> to = {};
   std::optional<c10::Device> device = {};
 };
 
-// Whether cast_tensor() would return another tensor.
+// True if cast_tensor() would return another tensor.
 bool changes(const InputCast& cast, const at::Tensor& tensor);
 at::Tensor cast_tensor(const InputCast& cast, const at::Tensor& tensor);
 
-// Casts tensors, also inside vectors, arrays, maps, tuples, pairs, optionals and what fsdp_each_tensor()
-// lists; anything else passes unchanged. A Caster that casts has each(value, fn), which visits them.
+// Casts tensors, also inside vectors, arrays, maps, tuples, pairs, optionals and the members listed by
+// fsdp_each_tensor(); other types pass unchanged. A Caster that casts has each(value, fn), which visits them.
 template <class T>
 struct Caster {
   static constexpr bool kCasts = false;
@@ -110,7 +110,7 @@ struct Caster<std::tuple<Ts...>> : CopyCaster<std::tuple<Ts...>, EachMember> {
   static constexpr bool kCasts = (Caster<Ts>::kCasts || ...);
 };
 
-// A user's own type opts in with a function beside it that lists its tensors, and members that hold some:
+// A user's own type opts in with a function beside it that lists its tensors and members that contain some:
 //   template <class Fn> void fsdp_each_tensor(Batch& batch, Fn fn) { fn(batch.x), fn(batch.y); }
 struct LookAt {
   void operator()(const auto&) const {}

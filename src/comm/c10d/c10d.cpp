@@ -17,7 +17,7 @@ using C10dWork = c10::intrusive_ptr<::c10d::Work>;
 
 class C10dBackend;
 
-// Runs `after` (a scaling, a cast) once the data is there.
+// Runs `after` (a scaling, a cast) once the data has arrived.
 class AdaptedWork final : public PendingWork {
  public:
   AdaptedWork(C10dBackend& backend, C10dWork work, OpInfo info, uint64_t sequence,
@@ -60,13 +60,13 @@ class C10dBackend final : public CommBackend {
 
   WorkPtr all_gather(const at::Tensor& slot, const at::Tensor& shard, OpInfo info) override {
     at::Tensor output = slot;
-    at::Tensor input = shard.to(slot.scalar_type());  // a copy where the dtypes differ
+    at::Tensor input = shard.to(slot.scalar_type());  // a copy if the dtypes differ
     return run(
         info, [&] { return inner_->_allgather_base(output, input); },
         input.is_same(shard) ? std::function<void()>() : giving_back(input));
   }
 
-  // Average is a sum that we scale: not every backend knows the average.
+  // An average is a sum that we scale: not every backend has averages.
   WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
                          OpInfo info) override {
     at::Tensor out = output;
@@ -108,7 +108,7 @@ class C10dBackend final : public CommBackend {
     try {
       inner_->abort();
     } catch (const std::exception&) {
-      // Backends without abort: our own calls refuse from here on, and peers run into their timeout.
+      // Backends without abort: our calls are refused from here on, and peers run into their timeout.
     }
   }
 
@@ -136,8 +136,8 @@ class C10dBackend final : public CommBackend {
     return [tensor, factor] { at::Tensor(tensor).mul_(factor); };
   }
 
-  // Memory goes back to the stream that it was allocated on, which may not be the one that waits for the
-  // work.
+  // Returns memory to the stream that it was allocated
+  // on, which may not be the one that waits for the work.
   static std::function<void()> giving_back(at::Tensor memory) {
     if (memory.is_cpu()) return [kept = std::move(memory)] {};
     const c10::impl::VirtualGuardImpl guard(memory.device().type());
@@ -160,7 +160,7 @@ class C10dBackend final : public CommBackend {
     try {
       return std::make_shared<AdaptedWork>(*this, issue(), info, sequence, std::move(after));
     } catch (const c10::OutOfMemoryError&) {
-      throw;  // of this rank's device: who called us says what holds its memory
+      throw;  // an error of this rank's device: the caller reports what holds its memory
     } catch (const std::exception& error) {
       fail(info, sequence, {}, error.what());
     }

@@ -13,7 +13,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Pages of this process. They come zeroed, and untouched ones cost nothing.
+// Pages of this process. They are zeroed, and untouched ones cost nothing.
 class PrivatePages final : public Segment {
  public:
   explicit PrivatePages(size_t bytes) : size_(bytes) {
@@ -33,7 +33,7 @@ class PrivatePages final : public Segment {
   size_t size_;
 };
 
-// Segments that a rank has made and another may still attach. A late rank finds nothing rather than freed
+// Segments that a rank has made and another may still attach. A late rank finds no segment instead of freed
 // memory.
 class Exports {
  public:

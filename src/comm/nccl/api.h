@@ -1,4 +1,4 @@
-// The NCCL calls we make, as a table: found at run time, and replaced by tests.
+// The table of NCCL calls that we make: found at run time, and replaced by tests.
 #pragma once
 
 #include <nccl.h>
@@ -30,8 +30,8 @@ struct NcclApi {
   ncclResult_t (*deregister_memory)(ncclComm_t comm, void* handle);
 };
 
-// The table of the libnccl.so.2 that LibTorch has loaded, or that the loader finds; null with the reason
-// otherwise.
+// The table of the libnccl.so.2 that LibTorch has loaded or that the loader finds; otherwise null, and the
+// reason.
 struct LoadedNccl {
   const NcclApi* api = nullptr;
   std::string reason;

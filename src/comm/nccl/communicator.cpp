@@ -4,7 +4,7 @@
 
 namespace fsdp::detail {
 
-// NCCL has no value of its own for ranks on one GPU.
+// NCCL has no error code of its own for ranks that share a GPU.
 std::string creation_advice(std::optional<ncclResult_t> result) {
   if (result != ncclInvalidUsage) return "";
   return ". NCCL refuses ranks that share a GPU: give every rank a GPU of its own; for tests on one GPU set "
@@ -45,7 +45,7 @@ bool NcclCommunicator::register_memory(void* memory, size_t bytes) {
   return true;
 }
 
-// An abort has ended the registrations of the communicator.
+// After an abort there is nothing to do: it has ended the communicator's registrations.
 void NcclCommunicator::deregister_memory(void* memory) {
   void* handle = nullptr;
   {
@@ -82,8 +82,8 @@ ncclResult_t NcclCommunicator::locked(const char* what, Call call) const {
   return call();
 }
 
-// What NCCL says about the calls it has not finished. Asking also completes them, so nobody else may at the
-// same time.
+// NCCL's state of the calls it has not finished. Asking also completes them, so only one thread may ask at a
+// time.
 ncclResult_t NcclCommunicator::progress(const char* what) const {
   return locked(what, [&] {
     ncclResult_t state = ncclSuccess;
@@ -110,7 +110,7 @@ std::string NcclCommunicator::message(const char* what, ncclResult_t result) con
          (detail != nullptr && *detail != '\0' ? std::string(" (") + detail + ")" : "");
 }
 
-// A call may sit in a launch behind a kernel that hangs: who looks for that must not wait for it.
+// A call may hang in a launch behind a stuck kernel: the watchdog must not wait for it.
 std::string NcclCommunicator::async_error() const {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || aborted_) return "";
@@ -120,7 +120,7 @@ std::string NcclCommunicator::async_error() const {
   return state == ncclSuccess || state == ncclInProgress ? "" : message("asynchronous error", state);
 }
 
-// NCCL allows to abort while another thread is inside a call; only one that ends soon is waited for.
+// NCCL allows an abort while another thread is inside a call; this waits only for calls that end soon.
 void NcclCommunicator::abort() {
   constexpr Milliseconds kPatience{1000};
   const auto start = Clock::now();

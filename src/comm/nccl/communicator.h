@@ -1,4 +1,4 @@
-// One NCCL communicator: made, used and ended so that no call can block for ever.
+// One NCCL communicator: created, used and ended so that no call can block for ever.
 #pragma once
 
 #include <atomic>
@@ -14,29 +14,29 @@
 
 namespace fsdp::detail {
 
-// An NCCL call that failed, with what NCCL says about it.
+// An NCCL call that failed, with NCCL's description.
 class NcclFailure : public std::runtime_error {
  public:
   explicit NcclFailure(const std::string& what, std::optional<ncclResult_t> result = {})
       : std::runtime_error(what), result_(result) {}
-  // What NCCL answered; nothing where we gave up on the call.
+  // NCCL's result; none if we gave up on the call.
   std::optional<ncclResult_t> result() const { return result_; }
 
  private:
   std::optional<ncclResult_t> result_;
 };
 
-// What to do about a communicator that could not be made, to follow NCCL's own words; "" where we know
-// nothing.
+// Advice for a communicator that could not be created,
+// to follow NCCL's own message; "" if we have none.
 std::string creation_advice(std::optional<ncclResult_t> result);
 
 // Non-blocking (in NCCL's sense): calls that NCCL has not finished are polled until stop() says that the
-// group has failed; making the communicator, when nobody looks after the group yet, also until the timeout.
+// group has failed. During creation, when no watchdog runs yet, polling also ends at the timeout.
 //
 // Threads: calls from one thread; abort() from any.
 class NcclCommunicator {
  public:
-  // Collective. `stop`: asked while polling; true gives up (a peer is known to be dead).
+  // Collective. `stop` is called while polling; true gives up (a peer is known to be dead).
   NcclCommunicator(const NcclApi& api, const ncclUniqueId& id, int rank, int size, Milliseconds timeout,
                    std::function<bool()> stop);
   ~NcclCommunicator();
@@ -45,17 +45,17 @@ class NcclCommunicator {
 
   // Runs `call(comm)` and waits until NCCL has enqueued it. Throws NcclFailure.
   void run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call);
-  // Several calls that NCCL shall treat as one, so that sends and receives that cross do not block each
+  // Runs several calls that NCCL shall treat as one, so that sends and receives that cross do not block each
   // other.
   void run_group(const char* what, const std::function<ncclResult_t(ncclComm_t)>& calls);
 
-  // Lets NCCL read and write `memory` where it lies, in collectives to come. Where NCCL cannot or will not,
-  // they copy as before: false. Registrations end with deregister_memory() or with the communicator.
+  // Lets NCCL read and write `memory` in place in later collectives. Returns false if NCCL cannot or will
+  // not: they copy as before. Registrations end with deregister_memory() or with the communicator.
   bool register_memory(void* memory, size_t bytes);
-  // Before the memory is freed, when no operation on it is in flight. From any thread.
+  // Call it before the memory is freed, when no operation on it is in flight. From any thread.
   void deregister_memory(void* memory);
 
-  // Empty, or what NCCL found wrong on its own.
+  // Empty, or an error that NCCL found asynchronously.
   std::string async_error() const;
   // Makes kernels in flight return. Idempotent.
   void abort();

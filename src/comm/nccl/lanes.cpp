@@ -11,7 +11,7 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr std::chrono::microseconds kSpin{500};  // before a blocking wait sleeps between looks
+constexpr std::chrono::microseconds kSpin{500};  // then a blocking wait sleeps between polls
 constexpr const char* kIdKey = "nccl_id";
 
 cudaStream_t raw(const c10::Stream& stream) {
@@ -36,15 +36,15 @@ NcclLanes::NcclLanes(const GroupInfo& info, const NcclApi& api)
       std::vector<NcclCommunicator*>{gathers_.comm.get(), reduces_.comm.get()}, [this] { settle(); });
 }
 
-// Both at once: aborting a communicator frees memory, which waits for the device, where a kernel of the other
-// one may hang until that is aborted too.
+// Aborts both at once: aborting a communicator frees memory, which waits for the device, where a kernel of
+// the other one may hang until that is aborted too.
 void NcclLanes::abort_lanes() {
   std::thread other([this] { gathers_.comm->abort(); });
   reduces_.comm->abort();
   other.join();
 }
 
-// The device may still run our kernels: wait for them unless the group has failed, when they have been made
+// The device may still run our kernels: waits for them, unless the group has failed and they have been made
 // to return.
 NcclLanes::~NcclLanes() {
   memory_->leave();

@@ -1,4 +1,4 @@
-// The communicators of a group with the streams their kernels run on, under one watchdog.
+// Lanes: the communicators of a group, each with the stream of its kernels, under one watchdog.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -16,16 +16,16 @@
 
 namespace fsdp::detail {
 
-// One communicator and the stream its kernels run on.
+// One communicator and the stream that its kernels run on.
 struct NcclLane {
   std::unique_ptr<NcclCommunicator> comm;
   c10::Stream stream;
 };
 
-// Two lanes, so that a reduce of one unit runs beside the gather of the next.
+// Two lanes, so that the reduce of one unit overlaps the gather of the next.
 class NcclLanes {
  public:
-  // Collective. Throws CommError in NCCL's words, RendezvousError naming a rank that does not come.
+  // Collective. Throws CommError with NCCL's message, or RendezvousError naming a rank that does not come.
   NcclLanes(const GroupInfo& info, const NcclApi& api);
   ~NcclLanes();
   NcclLanes(const NcclLanes&) = delete;
@@ -34,12 +34,12 @@ class NcclLanes {
   NcclLane& gathers() { return gathers_; }  // all_gather, broadcast, messages
   NcclLane& reduces() { return reduces_; }  // reduce_scatter, all_reduce, barrier
 
-  // Enqueues `call` on the lane's stream behind what the current stream holds. `signature`: what peers must
-  // have issued as well. `keep`: until the current stream is ordered behind the operation.
+  // Enqueues `call` on the lane's stream, behind the current stream's work. `signature`: peers must have
+  // issued the same. `keep`: tensors to keep until the current stream is ordered behind the operation.
   WorkPtr enqueue(NcclLane& lane, OpInfo info, std::string signature, std::vector<at::Tensor> keep,
                   const std::function<void(cudaStream_t)>& call);
 
-  // Lets NCCL use the memory of `block` where it lies, until that is freed.
+  // Lets NCCL use the memory of `block` in place until it is freed.
   void register_memory(const at::Tensor& block) { memory_->add(block); }
 
   void abort(AbortCause cause, std::string_view reason) { watchdog_->abort(cause, std::string(reason)); }
@@ -59,7 +59,7 @@ class NcclLanes {
   GroupInfo info_;
   const NcclApi& api_;
   c10::impl::VirtualGuardImpl device_{c10::kCUDA};
-  std::unique_ptr<Watchdog> watchdog_;  // null until the lanes it looks after are open
+  std::unique_ptr<Watchdog> watchdog_;  // null until the lanes it watches are open
   NcclLane gathers_;
   NcclLane reduces_;
   std::shared_ptr<RegisteredMemory> memory_;

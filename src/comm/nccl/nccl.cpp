@@ -135,9 +135,9 @@ WorkPtr NcclBackend::barrier(OpInfo info) {
 
 // Note [NCCL messages]
 // Two ranks that each send before they receive would block each other on the device. So send() and recv()
-// only post a message, and the first wait for one that is not launched yet launches all that were posted
-// since the last launch, as one NCCL group. Every Work is waited for, at the latest when it is dropped, so no
-// message stays behind. Collectives issued between posting and launch come first on the stream.
+// only post a message. The first wait for one that is not launched yet launches all messages posted since the
+// last launch, as one NCCL group. Every Work is waited for, at the latest when it is dropped, so no message
+// stays behind. Collectives issued between posting and launch come first on the stream.
 struct NcclBackend::Posted {
   at::Tensor tensor;
   int peer;

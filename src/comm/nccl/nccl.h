@@ -6,7 +6,7 @@
 namespace fsdp::detail {
 
 bool nccl_available();
-std::string nccl_unavailable_reason();  // in words, with what to do
+std::string nccl_unavailable_reason();  // the reason, with advice
 std::unique_ptr<CommBackend> make_nccl(const GroupInfo& info);
 
 }  // namespace fsdp::detail

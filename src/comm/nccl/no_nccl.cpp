@@ -1,4 +1,4 @@
-// Built where there is no nccl.h.
+// Built if there is no nccl.h.
 #include <c10/util/Exception.h>
 
 #include "comm/nccl/nccl.h"

@@ -6,7 +6,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// What a storage holds instead of its memory: whoever frees it is told first.
+// The context of a storage's memory, which is told before the memory is freed.
 struct HeldMemory {
   c10::DataPtr memory;
   std::function<void()> before_free;
@@ -37,7 +37,7 @@ void RegisteredMemory::add(const at::Tensor& block) {
   context->memory = storage.set_data_ptr(c10::DataPtr(memory, held.release(), &HeldMemory::drop, device));
 }
 
-// Called where memory is freed, which cannot throw: a device that fails tells whoever uses it next.
+// Called when memory is freed, which cannot throw: the next user of a failed device gets the error.
 void RegisteredMemory::remove(void* memory) {
   const std::lock_guard lock(mutex_);
   if (comms_.empty()) return;

@@ -1,4 +1,4 @@
-// Memory that is registered with communicators as long as it lives.
+// Memory that is registered with communicators for as long as it lives.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,16 +12,16 @@
 
 namespace fsdp::detail {
 
-// Made by a backend and left behind by it: memory may outlive the communicators.
+// A backend creates it. It may outlive the backend, since memory may outlive the communicators.
 class RegisteredMemory : public std::enable_shared_from_this<RegisteredMemory> {
  public:
-  // `settle`: called before memory is deregistered; comes back when no operation is in flight.
+  // `settle` is called before memory is deregistered, and returns when no operation is in flight.
   RegisteredMemory(std::vector<NcclCommunicator*> comms, std::function<void()> settle)
       : comms_(std::move(comms)), settle_(std::move(settle)) {}
 
   // Registers the memory of `block` until its storage is gone.
   void add(const at::Tensor& block);
-  // The communicators are about to go, and their registrations with them.
+  // The communicators are about to end, and their registrations with them.
   void leave();
 
  private:

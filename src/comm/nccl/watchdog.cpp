@@ -12,7 +12,7 @@ namespace fsdp::detail {
 namespace {
 
 constexpr Milliseconds kPeriod{10};
-constexpr int kStoreEvery = 20;  // periods between looks at the store
+constexpr int kStoreEvery = 20;  // periods between reads of the store
 constexpr Milliseconds kPeersAnswer{2000};
 constexpr const char* kFaultKey = "fault";
 
@@ -109,7 +109,7 @@ void Watchdog::report(const Found& found) {
   try {
     if (!info_.store->check({kFaultKey})) info_.store->set(kFaultKey, to_bytes(to_text(found)));
   } catch (const std::exception&) {
-    // The store went with its host; peers find out by themselves.
+    // The store ended with its host; peers find out by themselves.
   }
   hooks_.on_fault();
   log(LogLevel::debug,
@@ -140,7 +140,7 @@ void Watchdog::drop_finished() {
   while (!queue_.empty() && queue_.front().done && queue_.front().done->query()) queue_.pop_front();
 }
 
-// A peer that ended is a fault only while something is in flight: at the end of a run ranks leave one by one.
+// A peer that ended is a fault only while work is in flight: at the end of a run ranks leave one by one.
 void Watchdog::look_for_dead() {
   {
     const std::lock_guard lock(mutex_);
@@ -160,7 +160,7 @@ bool Watchdog::report_dead() {
   return dead >= 0;
 }
 
-// NCCL often hears of a death before the process is quite gone; who died is worth a short wait.
+// NCCL often reports a death before the process is quite gone; to name the peer, a short wait is worth it.
 void Watchdog::report_failure(const std::string& what) {
   const auto start = Clock::now();
   while (!faulted() && !report_dead()) {
@@ -179,8 +179,8 @@ void Watchdog::look_for_late() {
   if (late) report_late(*late);
 }
 
-// Every rank that times out writes what it waits in; a rank that writes nothing has not come this far, one
-// that writes something else has gone another way.
+// Every rank that times out writes the operation it waits in. A rank that writes nothing has not come this
+// far; one that writes another operation has a different execution order.
 void Watchdog::report_late(const NcclOperation& late) {
   const auto key = [&](int rank) {
     return "late/" + std::to_string(late.sequence) + "/" + std::to_string(rank);

@@ -1,4 +1,4 @@
-// Looks after collectives on a device: finds dead peers, late operations and NCCL's own errors, and ends the
+// Watches collectives on a device: finds dead peers, late operations and NCCL's own errors, and ends the
 // group.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace fsdp::detail {
 struct NcclOperation {
   OpInfo info;
   uint64_t sequence = 0;
-  std::string signature;  // what peers must have issued as well
+  std::string signature;  // peers must have issued the same
   std::shared_ptr<c10::Event>
       done;  // null while it is being enqueued, which may have to wait for peers as well
   Clock::time_point issued_at = Clock::now();
@@ -31,12 +31,12 @@ struct NcclOperation {
 
 // Note [Watchdog]
 // A stream cannot time out: a collective whose peer is gone spins on the device for ever, and so does
-// everything queued behind it. So a thread of ours looks every few milliseconds at the peers' processes
+// everything queued behind it. So a watchdog thread looks every few milliseconds at the peers' processes
 // (those of this host), at the oldest operation not yet done, at NCCL's asynchronous error and at the group's
-// "fault" key in the store (faults that other hosts saw). On a fault it tells the others through the store
-// and calls `on_fault`, which aborts the communicators: kernels return, and every later call of the group
-// throws. Results computed after the fault are garbage and never reach a caller through this library, because
-// wait() of any later work throws.
+// "fault" key in the store (faults seen on other hosts). On a fault it tells the others through the store and
+// calls `on_fault`, which aborts the communicators: kernels return, and every later call of the group throws.
+// Results computed after the fault are garbage and never reach a caller through this library, because wait()
+// of any later work throws.
 class Watchdog {
  public:
   struct Hooks {
@@ -55,23 +55,23 @@ class Watchdog {
   bool faulted() const;
   void report(CommFault kind, int culprit, const std::string& reason);
   void abort(AbortCause cause, const std::string& reason);
-  // Of a group that was aborted, here or by a rank that wrote so into the store.
+  // The cause if the group was aborted, here or by a rank that wrote so into the store.
   AbortCause abort_cause() const;
-  // `late` was not done in time: finds out through the store who is to blame, and reports that.
+  // `late` was not done in time: finds the culprit through the store, and reports it.
   void report_late(const NcclOperation& late);
-  // NCCL said `what`: names the dead peer behind it, if there is one.
+  // NCCL reported `what`: names the dead peer behind it, if there is one.
   void report_failure(const std::string& what);
 
  private:
   struct Found {
     CommFault kind = CommFault::backend;
-    AbortCause cause = AbortCause::caller;  // where `kind` is aborted
+    AbortCause cause = AbortCause::caller;  // if `kind` is aborted
     int culprit = -1;
     std::string reason;
   };
 
   void report(const Found& found);
-  // As the store keeps it, for the other ranks.
+  // The text in the store, for the other ranks.
   static std::string to_text(const Found& found);
   static Found from_text(const std::string& text);
   void loop();

@@ -15,7 +15,7 @@ namespace fsdp::detail {
 namespace {
 
 constexpr size_t kTicketBytes = 128;
-constexpr int64_t kMaxBytes = int64_t{1} << 46;  // of one allocation over all ranks; what addresses can hold
+constexpr int64_t kMaxBytes = int64_t{1} << 46;  // of one allocation over all ranks; the limit of addresses
 
 }  // namespace
 
@@ -37,7 +37,7 @@ at::Tensor Allocations::allocate(MemoryUse use, int64_t numel, at::ScalarType dt
       at::TensorOptions().dtype(dtype).device(at::kCPU));
 }
 
-// The first rank creates, tells the others the ticket, and lets go of it when all have attached.
+// The first rank creates it, sends the others the ticket, and drops its export when all have attached.
 SegmentPtr Allocations::share_segment(size_t bytes) {
   const int rank = group_.info().rank;
   at::Tensor ticket = at::empty({static_cast<int64_t>(kTicketBytes)}, at::TensorOptions().dtype(at::kByte));
@@ -66,7 +66,7 @@ SegmentSource::Export Allocations::create_or_abort(size_t bytes) {
   }
 }
 
-// Memory whose maker has failed is gone; the fault it wrote down before says more than that.
+// Memory of a rank that failed is gone; the fault it reported before has the cause.
 SegmentPtr Allocations::attach_or_abort(const char* ticket, size_t bytes) {
   try {
     return source_->attach(ticket, bytes);
@@ -91,7 +91,7 @@ RoundOpPtr Allocations::gather_op(const at::Tensor& slot, const at::Tensor& shar
     if (old->held) finish_use(*old);
   std::vector<Completion> before;
   Extent& extent = allocation->begin_use(offset, whole.size, before);
-  // What lies there already is not written again: nothing needs to be waited for.
+  // A shard that lies there already is not written again: no wait is needed.
   RoundOpPtr op = from == to ? make_barrier_op() : make_shared_gather_op(to, from, part, std::move(before));
   op->allocation = allocation->number();
   op->offset = offset;
@@ -123,8 +123,8 @@ RoundOpPtr Allocations::reduce_op(const at::Tensor& output, const at::Tensor& in
   return op;
 }
 
-// Counts this rank as finished with a slot, but never before the gather into it is complete: until then
-// others must not take this rank for one that has let go of what was there before.
+// Counts this rank as finished with a slot, but only once the gather into it is complete. Before that, the
+// count would tell others that this rank has released the slot's old contents.
 void Allocations::finish_use(Extent& extent) {
   if (const auto pending = extent.operation.lock())
     group_.named([&] { group_.rounds().complete(pending, group_.deadline()); });
@@ -140,7 +140,7 @@ void Allocations::release(const at::Tensor& slot) {
   TORCH_CHECK(
       extent != nullptr,
       "fsdp: release() of memory that was not gathered; pass the tensor that was given to all_gather");
-  // While an exception unwinds nothing is waited for: the slot stays held until it is gathered into again,
+  // While an exception unwinds there are no waits: the slot stays held until it is gathered into again,
   // claimed or dropped.
   const auto pending = extent->operation.lock();
   const bool in_flight = pending && !pending->complete();

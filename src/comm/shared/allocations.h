@@ -1,5 +1,5 @@
-// Memory from allocate() at work: made by all ranks together, gathered into, reduced from, released and
-// claimed. See Note [Shared slots].
+// The operations on memory from allocate(): all ranks make it together, gather into it, reduce from it,
+// release and claim it. See Note [Shared slots].
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ class Allocations {
  public:
   Allocations(SharedGroup& group, std::unique_ptr<SegmentSource> source);
 
-  // These do what Comm's functions of the same name do.
+  // As Comm's functions of the same names.
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype);
   void release(const at::Tensor& slot);
   void claim(const at::Tensor& memory, std::string_view label);
@@ -24,9 +24,9 @@ class Allocations {
   RoundOpPtr gather_op(const at::Tensor& slot, const at::Tensor& shard);
   RoundOpPtr reduce_op(const at::Tensor& output, const at::Tensor& input, double scale);
 
-  // Throws c10::Error where `tensor` is memory for gathers, which `what` may not use.
+  // Throws c10::Error if `tensor` is memory for gathers, which `what` may not use.
   void refuse_slot(const at::Tensor& tensor, const char* what) const;
-  // This rank leaves: counts it as finished with all that it holds.
+  // This rank leaves: counts it as finished with all memory that it holds.
   void release_all() { table_->release_all(); }
 
  private:

@@ -1,5 +1,5 @@
-// What the ranks of a group share besides data: who arrived where, who sleeps, what went wrong. Plain memory,
-// zero at birth.
+// The control block of a group: arrivals, sleeping ranks and faults in shared memory. Plain memory, zero at
+// birth.
 #pragma once
 
 #include <atomic>
@@ -9,14 +9,15 @@
 
 namespace fsdp::detail {
 
-inline constexpr int kCells = 256;                   // rounds in flight, and then some
+inline constexpr int kCells = 256;                   // more than the rounds in flight
 inline constexpr int kMaxPending = 64;               // operations a rank may issue ahead of the slowest
 inline constexpr int kRecords = 256;                 // operations whose description is kept for comparison
 inline constexpr int kBanks = 2;                     // staging buffers per rank
 inline constexpr size_t kBankBytes = 1 << 20;        // of one staging buffer
 inline constexpr size_t kChannelBytes = 128 * 1024;  // in flight between one sender and one receiver
 inline constexpr size_t kLabelBytes = 80;
-inline constexpr size_t kReasonBytes = 480;
+inline constexpr size_t kReasonBytes = 640;
+inline constexpr size_t kActivityBytes = 96;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
@@ -26,7 +27,7 @@ struct alignas(64) Cell {
   std::atomic<uint32_t> done;
 };
 
-// What a rank said it is about to do, for comparison with the others.
+// An operation that a rank is about to start, for comparison with the others.
 struct Record {
   std::atomic<uint64_t> stamp;  // sequence + 1 when the rest is valid
   uint64_t elements;
@@ -36,12 +37,13 @@ struct Record {
   uint64_t offset;
   char op[24];
   char label[kLabelBytes];
+  char activity[kActivityBytes];  // of the rank when it issued this: Note [Activities]
 };
 
-// left_owing: gone in the middle of an operation.
+// left_owing: left in the middle of an operation.
 enum class RankState : uint32_t { absent, joined, left, left_owing };
 
-// Why a rank sleeps: events of other kinds need not wake it.
+// The kinds of events that a rank sleeps for; events of other kinds need not wake it.
 enum Interest : uint32_t { kArrivals = 1, kCompletions = 2, kMessages = 4, kEverything = 7 };
 
 // Written by its rank (doorbell: by the others), read by all.
@@ -54,8 +56,11 @@ struct alignas(64) RankPage {
       seen_waiting;             // when it last looked for what it waits for, on the clock all processes share
   char reason[kReasonBytes];    // of a fault this rank reported
   std::atomic<uint32_t> noted;  // 0, or 1 + the group rank to blame where this rank leaves
-  std::atomic<char> why[kReasonBytes];  // it would leave; valid while `noted`
-  std::atomic<uint32_t> given_up;       // how often it left out operations: Note [Ranks that give up]
+  std::atomic<char> why[kReasonBytes];         // it would leave; valid while `noted`
+  std::atomic<uint32_t> given_up;              // times it skipped operations: Note [Ranks that give up]
+  std::atomic<char> activity[kActivityBytes];  // Note [Activities]; a reader may see half of two
+  std::atomic<int64_t> activity_since;         // on the clock all processes share
+  std::atomic<uint64_t> meetings;              // save() and load(), begun and ended: odd inside one
   Record records[kRecords];
 };
 
@@ -72,7 +77,7 @@ struct alignas(64) Control {
   std::atomic<uint64_t> fault;  // 0, or the first fault: see Fault
 };
 
-// Packed so that one compare-and-swap decides which fault the whole group reports.
+// Packed into one word, so that one compare-and-swap decides which fault the whole group reports.
 struct Fault {
   uint8_t kind = 0;  // CommFault + 1
   uint16_t culprit = 0;

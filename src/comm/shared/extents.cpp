@@ -57,8 +57,8 @@ std::vector<Extent*> Allocation::overlapping(size_t offset, size_t bytes) {
   return found;
 }
 
-// When all counters are taken, the range unused for longest gives up its own. The choice depends on the order
-// of collectives only, so that every rank makes the same one; a rank that still holds that range is refused.
+// If all counters are taken, the range unused for longest gives up its counter. The choice depends only on
+// the order of collectives, so every rank makes the same; a rank that still holds that range gets an error.
 Extent& Allocation::extent(size_t offset, size_t bytes, std::vector<Completion>& before) {
   if (Extent* known = find(offset, bytes)) return *known;
   if (extents_.size() < kCounters) {
@@ -92,7 +92,7 @@ void AllocationTable::add(const AllocationPtr& allocation) {
 }
 
 void AllocationTable::remove(const void* own) {
-  AllocationPtr last;  // unmapped after the lock is given back
+  AllocationPtr last;  // unmapped after the lock is released
   const std::lock_guard lock(mutex_);
   const auto it = by_address_.find(static_cast<const char*>(own));
   if (it == by_address_.end()) return;

@@ -1,4 +1,4 @@
-// Memory from allocate(): which parts of it were moved, and whether every rank has finished with them.
+// Extents: parts of memory from allocate() that collectives use, and whether all ranks are done with them.
 #pragma once
 
 #include <fsdp/comm.h>
@@ -17,7 +17,7 @@ namespace fsdp::detail {
 
 class RoundOp;
 
-// A count in shared memory that must reach a value: all ranks have finished with a extent.
+// A count in shared memory and the value it has once all ranks have finished with an extent.
 struct Completion {
   std::atomic<uint32_t>* count;
   uint32_t target;
@@ -25,15 +25,15 @@ struct Completion {
   bool reached() const { return static_cast<int32_t>(count->load() - target) >= 0; }
 };
 
-// One range of an allocation that collectives were called on.
+// One range of an allocation that collectives use.
 struct Extent {
   size_t offset;
   size_t bytes;
   std::atomic<uint32_t>* finished;  // grows by one per rank and use
-  uint32_t expected = 0;            // its value when nobody uses the extent any more
-  bool held = false;  // gather: this rank has not released it. reduce: not claimed since the last reduce
+  uint32_t expected = 0;            // its value once nobody uses the extent any more
+  bool held = false;  // gather: not released by this rank. reduce: not claimed since the last reduce
   uint64_t last_use = 0;
-  std::weak_ptr<RoundOp> operation = {};  // of the last use; complete once it is gone
+  std::weak_ptr<RoundOp> operation = {};  // the last use; expired once it is complete
 
   Completion completion() const { return {finished, expected}; }
   // Counts this rank as finished; true when it was the last.
@@ -41,16 +41,16 @@ struct Extent {
 };
 
 // Note [Shared slots]
-// A slot allocated for gathers is ONE memory mapped by all ranks of the host: a gather is "everyone writes
-// its shard once", and nothing is copied out. So a rank may write its shard only when every rank has released
-// what the slot held before. Where shards lie in the slot for good, a gather copies nothing and a rank waits
-// before it changes its own. Memory for reduces is W blocks, one per rank: a rank writes its own and reads
-// its part of all. Each range used gets a counter inside the allocation, given out in order of first use,
-// which is the same on every rank because collectives are. A use adds W to the expected count; a rank that
-// has finished adds one.
+// A slot allocated for gathers is ONE memory mapped by all ranks of the host. A gather means that every rank
+// writes its shard once; nothing is copied out. So a rank may write its shard only when every rank has
+// released the slot's old contents. If shards lie in the slot permanently, a gather copies nothing, and a
+// rank waits before it changes its own shard. Memory for reduces is W blocks, one per rank: a rank writes its
+// own block and reads its part of all blocks. Each range used gets a counter inside the allocation. Counters
+// are given out in order of first use, which is the same on every rank because collectives are. A use adds W
+// to the expected count; a rank that has finished adds one.
 class Allocation {
  public:
-  // `number`: its place in the order of allocations of the group, from 1; the same on every rank.
+  // `number`: its position in the group's order of allocations, from 1; the same on every rank.
   Allocation(SegmentPtr segment, MemoryUse use, size_t bytes, int rank, int size, uint32_t number);
 
   // [counters][block] for gathers, [counters][block x W] for reduces.
@@ -62,12 +62,12 @@ class Allocation {
   size_t bytes() const { return bytes_; }
   uint32_t number() const { return number_; }
 
-  // Starts a use of [offset, offset + bytes) by all ranks. `before`: what must be reached before anyone
-  // writes there.
+  // Starts a use of [offset, offset + bytes) by all ranks. `before`: completions that must be reached before
+  // any rank writes there.
   Extent& begin_use(size_t offset, size_t bytes, std::vector<Completion>& before);
   Extent* find(size_t offset, size_t bytes);
   std::vector<Extent*> overlapping(size_t offset, size_t bytes);
-  // Counts this rank as finished with whatever it still holds: it leaves, or has dropped the memory.
+  // Counts this rank as finished with all it still holds: it leaves, or has dropped the memory.
   void release_all();
 
  private:
@@ -85,7 +85,7 @@ class Allocation {
 };
 using AllocationPtr = std::shared_ptr<Allocation>;
 
-// The live allocations of one rank, found by address. From any thread: tensors are dropped wherever they are.
+// The live allocations of one rank, found by address. From any thread, since any thread may drop tensors.
 class AllocationTable {
  public:
   void add(const AllocationPtr& allocation);

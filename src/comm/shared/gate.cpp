@@ -26,10 +26,12 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-Gate::Gate(ControlView view, int rank, int ranks_on_host, std::unique_ptr<Liveness> liveness)
+Gate::Gate(ControlView view, int rank, int ranks_on_host, std::unique_ptr<Liveness> liveness,
+           std::vector<int> world_ranks)
     : view_(std::move(view)),
       rank_(rank),
       liveness_(std::move(liveness)),
+      world_ranks_(std::move(world_ranks)),
       crowded_(ranks_on_host > usable_cpus()) {
   view_.page(rank_).state.store(static_cast<uint32_t>(RankState::joined));
 }
@@ -42,6 +44,38 @@ void Gate::note(std::string_view why, int culprit) {
   for (size_t i = 0; i < length; ++i) page.why[i].store(why[i], std::memory_order_relaxed);
   page.why[length].store('\0', std::memory_order_relaxed);
   page.noted.store(static_cast<uint32_t>(culprit) + 1);
+}
+
+void Gate::show(std::string_view activity, uint64_t meetings) {
+  RankPage& page = view_.page(rank_);
+  const size_t length = std::min(activity.size(), kActivityBytes - 1);
+  for (size_t i = 0; i < length; ++i) page.activity[i].store(activity[i], std::memory_order_relaxed);
+  page.activity[length].store('\0', std::memory_order_relaxed);
+  page.activity_since.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  page.meetings.store(meetings, std::memory_order_release);
+}
+
+std::string Gate::activity(int rank) const {
+  const RankPage& page = view_.page(rank);
+  std::string text;
+  for (size_t i = 0; i < kActivityBytes; ++i) {
+    const char next = page.activity[i].load(std::memory_order_relaxed);
+    if (next == '\0') break;
+    text += next;
+  }
+  return text;
+}
+
+std::string Gate::activity_text(int rank) const {
+  const std::string text = activity(rank);
+  if (text.empty()) return "";
+  const auto since = Clock::time_point(Clock::duration(view_.page(rank).activity_since.load()));
+  return "is " + text + ", for " + std::to_string(elapsed_since(since).count() / 1000) + " s";
+}
+
+bool Gate::meets_without_this(int rank) const {
+  const uint64_t theirs = view_.page(rank).meetings.load(std::memory_order_acquire);
+  return theirs % 2 == 1 && theirs > view_.page(rank_).meetings.load(std::memory_order_relaxed);
 }
 
 bool Gate::others_miss_this() const {
@@ -99,8 +133,8 @@ void Gate::sleep(uint32_t seen, Clock::time_point deadline) {
   futex(view_.page(rank_).doorbell, FUTEX_WAIT, seen, &time);
 }
 
-// A short look before sleeping, since waking up costs more than most waits last. Where ranks share processors
-// it gives way to whoever can run.
+// Polls before sleeping, since waking up costs more than most waits last. If ranks share processors, it
+// yields to other threads.
 void Gate::pause() const {
   if (crowded_) {
     ::sched_yield();
@@ -118,7 +152,9 @@ void Gate::look_for_dead() {
   for (int r = 0; r < view_.size(); ++r)
     if (r != rank_ && !has_left(r) && liveness_->dead(r)) {
       report_note(r);
-      return report(CommFault::peer_died, r, "its process has died");
+      const std::string doing = activity(r);
+      return report(CommFault::peer_died, r,
+                    "its process has died" + (doing.empty() ? "" : "; it was " + doing));
     }
 }
 
@@ -126,12 +162,17 @@ bool Gate::has_left(int rank) const {
   return view_.page(rank).state.load() >= static_cast<uint32_t>(RankState::left);
 }
 
-// Who left may have left because another died: that one is named.
+// A rank may have left because another died: then that one is named.
 void Gate::report_left(int rank) {
   look_for_dead();
   report_note(rank);
+  const std::string theirs = activity(rank), mine = activity(rank_);
+  if (theirs.empty() || mine.empty())
+    return report(CommFault::peer_left, rank,
+                  "it closed its communicator (finished, or failed on its own) while others still need it");
   report(CommFault::peer_left, rank,
-         "it closed its communicator (finished, or failed on its own) while others still need it");
+         "it ended or dropped the model (it was " + theirs + ") while rank " +
+             std::to_string(world_rank(rank_)) + " is " + mine + ". " + kSameCalls);
 }
 
 void Gate::report(CommFault kind, int culprit, std::string_view reason) {

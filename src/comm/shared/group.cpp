@@ -64,9 +64,20 @@ class SharedGroup::MessageWork final : public PendingWork {
 
 SharedGroup::SharedGroup(const GroupInfo& info, ControlView view, std::unique_ptr<Liveness> liveness)
     : info_(info),
-      gate_(std::move(view), info.rank, info.ranks_on_host, std::move(liveness)),
+      gate_(std::move(view), info.rank, info.ranks_on_host, std::move(liveness), world_ranks(info)),
       messages_(gate_),
-      rounds_(gate_, messages_, world_ranks(info)) {}
+      rounds_(gate_, messages_) {
+  rounds_.on_look([this] { look_elsewhere(); });
+  info_.activity->add(*this);
+}
+
+SharedGroup::~SharedGroup() { info_.activity->remove(*this); }
+
+std::string SharedGroup::activity_of(int world_rank) const {
+  for (int r = 0; r < info_.size; ++r)
+    if (gate_.world_rank(r) == world_rank) return gate_.activity_text(r);
+  return "";
+}
 
 void SharedGroup::join(const char* backend) {
   const auto until = deadline();
@@ -94,7 +105,7 @@ void SharedGroup::note_leaving(std::string_view why) {
   gate_.note(why.empty() ? "" : "it left the group: " + std::string(why), info_.rank);
 }
 
-// A rank that met another's fault, in another group, passes that on.
+// A rank that has seen another's fault, in another group, passes it on.
 void SharedGroup::give_up(std::string_view why) {
   if (gate_.faulted()) return;
   if (info_.cause->get().culprit >= 0)
@@ -104,7 +115,7 @@ void SharedGroup::give_up(std::string_view why) {
   gate_.give_up();
 }
 
-// A rank that says nothing itself leaves because of an exception, its own or one that it met in another
+// For a rank that noted no reason itself: it leaves because of an exception, its own or one from another
 // group.
 void SharedGroup::note_why() {
   if (gate_.noted(info_.rank)) return;
@@ -135,8 +146,26 @@ WorkPtr SharedGroup::message(const at::Tensor& tensor, int peer, bool sending, c
   return std::make_shared<MessageWork>(*this, messages_.post(tensor, peer, sending, info.label), info);
 }
 
-// Work that stays in flight reads and writes memory whose owner has forgotten it. So the others get a moment
-// to complete it; then this rank may only leave.
+// Work that stays in flight uses memory that its owner has dropped. So the others get a short time to
+// complete it; after that this rank may only leave the group.
+std::optional<GroupFault> SharedGroup::fault() const {
+  if (!gate_.faulted()) return std::nullopt;
+  const Fault fault = gate_.fault();
+  return GroupFault{.kind = static_cast<CommFault>(fault.kind - 1),
+                    .culprit = gate_.world_rank(fault.culprit),
+                    .reason = gate_.fault_reason()};
+}
+
+// In a meeting this rank waits here for ranks that another group of theirs and ours may have failed under.
+void SharedGroup::look_elsewhere() {
+  const auto found = info_.activity->new_fault();
+  if (!found) return;
+  int culprit = info_.rank;
+  for (int r = 0; r < info_.size; ++r)
+    if (gate_.world_rank(r) == found->culprit) culprit = r;
+  gate_.report(found->kind, culprit, found->reason);
+}
+
 void SharedGroup::drop(const std::function<bool()>& complete) {
   const auto until = Clock::now() + kDropPatience;
   try {
@@ -146,13 +175,14 @@ void SharedGroup::drop(const std::function<bool()>& complete) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   } catch (const std::exception&) {
-    // The group has failed; its next call says why.
+    // The group has failed; its next call throws the reason.
   }
 }
 
 void SharedGroup::throw_named(const CommError& error) const {
   CommError::Details details = error.details();
   const std::string name = name_of(info_, details.culprit);
+  details.activity = gate_.activity(info_.rank);
   details.rank = world_rank(info_, details.rank);
   details.culprit = world_rank(info_, details.culprit);
   info_.cause->note({.culprit = details.culprit, .name = name, .reason = details.reason});

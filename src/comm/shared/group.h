@@ -1,5 +1,5 @@
-// One rank's place in a group on shared memory: issues operations and messages as Work, and reports faults in
-// the words people know.
+// SharedGroup: one rank's place in a group on shared memory. Issues operations and messages as Work, and
+// reports faults with ranks as users know them.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,13 @@
 
 namespace fsdp::detail {
 
-// What a call is about, for the errors of calls that are no operation themselves. It begins now.
+// The context of a call that is no operation itself, for errors. It begins now.
 RoundOp context_of(OpInfo info);
 
-class SharedGroup {
+class SharedGroup : private ActivityBoard {
  public:
   SharedGroup(const GroupInfo& info, ControlView view, std::unique_ptr<Liveness> liveness);
+  ~SharedGroup() override;
 
   const GroupInfo& info() const { return info_; }
   const ControlView& view() const { return gate_.view(); }
@@ -25,16 +26,16 @@ class SharedGroup {
   Rounds& rounds() { return rounds_; }
   Clock::time_point deadline() const { return deadline_after(info_.options.timeout); }
 
-  // Waits for all ranks to come. Collective; throws RendezvousError naming one that does not.
+  // Waits for all ranks to join. Collective; throws RendezvousError naming a rank that does not.
   void join(const char* backend);
-  // Marks this rank as gone, and says why where it goes because of an error.
+  // Marks this rank as gone, with the reason if it leaves because of an error.
   void leave();
-  // Why this rank will leave; "" takes it back. See Comm::leaving.
+  // Sets the reason why this rank will leave; "" clears it. See Comm::leaving.
   void note_leaving(std::string_view why);
   // See Comm::gave_up.
   void give_up(std::string_view why);
 
-  // `tensors`: what the operation reads and writes.
+  // `tensors`: those that the operation reads and writes.
   WorkPtr issue(RoundOpPtr op, int64_t elements, at::ScalarType type, int argument, OpInfo info,
                 std::vector<at::Tensor> tensors);
   WorkPtr message(const at::Tensor& tensor, int peer, bool sending, const OpInfo& info);
@@ -45,7 +46,7 @@ class SharedGroup {
     named([&] { rounds_.throw_if_faulted(context); });
   }
 
-  // Runs `fn`. The engine counts ranks within the group; people know world ranks, hosts and processes.
+  // Runs `fn`. Errors of the engine have group ranks; here they get world ranks, hosts and processes.
   template <class Fn>
   auto named(Fn fn) -> decltype(fn()) {
     if (abandoned_)
@@ -63,6 +64,10 @@ class SharedGroup {
   class CollectiveWork;
   class MessageWork;
 
+  void show(const std::string& activity, uint64_t meetings) override { gate_.show(activity, meetings); }
+  std::string activity_of(int world_rank) const override;
+  std::optional<GroupFault> fault() const override;
+  void look_elsewhere();
   [[noreturn]] void throw_named(const CommError& error) const;
   void drop(const std::function<bool()>& complete);
   void note_why();

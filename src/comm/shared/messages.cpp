@@ -9,7 +9,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Bytes [moved, ...) of header-then-tensor as one span of memory.
+// The bytes from `moved` on, of the header or the tensor, as one span of memory.
 struct Piece {
   char* data;
   size_t bytes;

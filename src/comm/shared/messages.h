@@ -25,28 +25,28 @@ struct Message {
   int peer = 0;
   bool sending = false;
   std::string label;
-  uint64_t number = 0;  // in its direction and between these two
+  uint64_t number = 0;  // number in its direction between these two ranks
   Header header{};
-  size_t moved = 0;  // of sizeof(Header) + tensor bytes
+  size_t moved = 0;  // bytes moved so far, of sizeof(Header) + the tensor's
   bool complete = false;
 };
 using MessagePtr = std::shared_ptr<Message>;
 
-// The messages of one rank. They move whenever the rank waits for anything, so sends that cross do not block
-// each other.
+// The messages of one rank. They make progress whenever the rank waits for anything, so sends that cross do
+// not block each other.
 class Messages {
  public:
   explicit Messages(Gate& gate) : gate_(gate) {}
 
   MessagePtr post(const at::Tensor& tensor, int peer, bool sending, std::string label);
 
-  // Moves what can be moved now. Reports a fault where the two sides disagree about a message.
+  // Moves the bytes that can be moved now. Reports a fault if the two sides disagree about a message.
   void pump();
   bool pending() const { return !queue_.empty(); }
 
  private:
   void move(Message& message);
-  bool header_fits(const Message& message);  // reports a fault where it does not
+  bool header_fits(const Message& message);  // reports a fault if it does not
 
   Gate& gate_;
   std::deque<MessagePtr> queue_;

@@ -9,7 +9,7 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr size_t kWholeBelow = 16 * 1024;  // all_reduce: every rank sums everything rather than its part
+constexpr size_t kWholeBelow = 16 * 1024;  // all_reduce: below this every rank sums all, not only its part
 
 // A range cut into equal chunks; the last may be shorter.
 struct Chunks {
@@ -21,7 +21,7 @@ struct Chunks {
   size_t length(int i) const { return std::min(chunk, total - std::min(total, start(i))); }
 };
 
-// Elements per rank that fit into a bank when each rank gets a part of it.
+// Elements per rank that fit into a bank if each rank gets a part of it.
 size_t part_elements(int size, size_t element) {
   constexpr size_t kMultiple = 64;  // keeps parts on their own cache lines
   return std::max<size_t>(kMultiple,

@@ -1,4 +1,4 @@
-// The collectives as rounds. Byte pointers and sizes only: tensors are kept alive by the caller.
+// The collectives as rounds. Byte pointers and sizes only; the caller keeps tensors alive.
 #pragma once
 
 #include "comm/shared/extents.h"
@@ -16,7 +16,7 @@ inline Bytes bytes_of(const at::Tensor& tensor) {
 }
 
 RoundOpPtr make_barrier_op();
-// Everyone copies through the banks.
+// All ranks copy through the banks.
 RoundOpPtr make_gather_op(const ControlView& view, int rank, Bytes slot, const char* shard);
 RoundOpPtr make_reduce_scatter_op(const ControlView& view, int rank, char* output, Bytes input, DType type,
                                   double scale);

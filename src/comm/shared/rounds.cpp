@@ -15,27 +15,9 @@ uint32_t count_after(uint64_t round, int size) {
   return static_cast<uint32_t>((round / kCells + 1) * static_cast<uint64_t>(size));
 }
 
-std::string describe_memory(const Record& record) {
-  if (record.allocation == 0) return "private memory";
-  return "allocation " + std::to_string(record.allocation) + " at byte " + std::to_string(record.offset);
-}
-
-std::string describe_record(const Record& record) {
-  return std::string(record.op) + " '" + record.label + "' of " + std::to_string(record.elements) +
-         " elements of " + to_string(static_cast<DType>(record.dtype)) + " (argument " +
-         std::to_string(record.argument) + ", " + describe_memory(record) + ")";
-}
-
-bool same(const Record& a, const Record& b) {
-  return a.elements == b.elements && a.argument == b.argument && a.dtype == b.dtype &&
-         a.allocation == b.allocation && a.offset == b.offset && std::strcmp(a.op, b.op) == 0 &&
-         std::strcmp(a.label, b.label) == 0;
-}
-
 }  // namespace
 
-Rounds::Rounds(Gate& gate, Messages& messages, std::vector<int> world_ranks)
-    : gate_(gate), messages_(messages), world_ranks_(std::move(world_ranks)) {
+Rounds::Rounds(Gate& gate, Messages& messages) : gate_(gate), messages_(messages) {
   for (auto& round : bank_round_) round = kNever;
 }
 
@@ -54,8 +36,8 @@ void Rounds::issue(const RoundOpPtr& op, Clock::time_point deadline) {
   publish_ready();
 }
 
-// In order, and no further than the first operation that must wait or has more than its first round to
-// publish.
+// In order, up to the first operation that must
+// wait or has more than its first round to publish.
 void Rounds::publish_ready() {
   for (const RoundOpPtr& op : pending_) {
     if (op->published_ == 0 && !try_publish(*op)) return;
@@ -90,7 +72,7 @@ void Rounds::complete_front(Clock::time_point deadline) {
   }
 }
 
-// Does what can be done now, without waiting; true when the operation, the first of the pending ones, is
+// Does all that can be done now, without waiting. Returns true when the operation, the first pending one, is
 // complete.
 bool Rounds::advance(RoundOp& op) {
   while (!op.complete()) {
@@ -165,48 +147,14 @@ void Rounds::describe(const RoundOp& op) {
   std::strncpy(record.op, op.info.op, sizeof(record.op) - 1);
   std::memset(record.label, 0, kLabelBytes);
   op.info.label.copy(record.label, kLabelBytes - 1);
+  std::memset(record.activity, 0, kActivityBytes);
+  gate_.activity(gate_.rank()).copy(record.activity, kActivityBytes - 1);
   record.stamp.store(op.sequence_ + 1, std::memory_order_release);
-}
-
-// A peer that is already further on has compared itself with us, so a record that was overwritten needs no
-// look. False: a mismatch was found and reported.
-bool Rounds::compare(const RoundOp& op) {
-  const auto record_of = [&](int rank) -> const Record& {
-    return gate_.view().page(rank).records[op.sequence_ % kRecords];
-  };
-  const Record& mine = record_of(gate_.rank());
-  for (int r = 0; r < gate_.view().size(); ++r) {
-    const Record& theirs = record_of(r);
-    if (theirs.stamp.load(std::memory_order_acquire) != op.sequence_ + 1 || same(mine, theirs)) continue;
-    // What a rank does on its way out is no part of the program.
-    for (const int leaver : {r, gate_.rank()})
-      if (gate_.noted(leaver)) gate_.report_left(leaver);
-    gate_.report(CommFault::mismatch, r,
-                 "it issued " + describe_record(theirs) + " where rank " +
-                     std::to_string(world_ranks_[static_cast<size_t>(gate_.rank())]) + " issued " +
-                     describe_record(mine) +
-                     ". Every rank must issue the same collectives in the same order");
-    return false;
-  }
-  return true;
-}
-
-// Ranks that went different ways may wait for each other without any round being complete: one for a slot
-// that the other holds. What they have issued tells.
-void Rounds::look_for_mismatch() {
-  for (const RoundOpPtr& op : pending_)
-    if (op->consumed_ == 0 && !compare(*op)) return;
 }
 
 bool Rounds::has_issued(int rank, uint64_t sequence) const {
   return gate_.view().page(rank).records[sequence % kRecords].stamp.load(std::memory_order_acquire) >
          sequence;
-}
-
-// See Note [Ranks that give up].
-void Rounds::look_for_given_up(Clock::time_point since, const std::function<bool(int)>& lacks) {
-  for (int r = 0; r < gate_.view().size(); ++r)
-    if (gate_.left_out(r) && (lacks(r) || elapsed_since(since) > kPatience)) return gate_.report_left(r);
 }
 
 void Rounds::wait_message(const Message& message, const OpInfo& info, Clock::time_point started,
@@ -252,47 +200,8 @@ void Rounds::settle(Gate::Outcome outcome, const RoundOp& op, const std::functio
   throw_fault(op);
 }
 
-// Who is to blame? A rank that said it would leave; then best a rank that has not done its part and is not
-// waiting for somebody itself; then any that is not waiting; then any that is late; at last the one furthest
-// behind.
-void Rounds::report_timeout(const RoundOp& op, const std::function<bool(int)>& late) {
-  for (int r = 0; r < gate_.view().size(); ++r)
-    if (r != gate_.rank() && gate_.noted(r)) return gate_.report_left(r);
-  std::vector<int> idle_and_late, idle, only_late;
-  int behind = -1;
-  const auto progress = [&](int r) { return gate_.view().page(r).rounds.load(); };
-  for (int r = 0; r < gate_.view().size(); ++r) {
-    if (r == gate_.rank()) continue;
-    if (behind < 0 || progress(r) < progress(behind)) behind = r;
-    if (late(r)) only_late.push_back(r);
-    if (!gate_.waits(r)) (late(r) ? idle_and_late : idle).push_back(r);
-  }
-  std::vector<int> blamed{behind};
-  for (const auto* group : {&only_late, &idle, &idle_and_late})
-    if (!group->empty()) blamed = *group;
-  std::string names;
-  for (const int r : blamed)
-    names += (names.empty() ? "" : ", ") + std::to_string(world_ranks_[static_cast<size_t>(r)]);
-  gate_.report(CommFault::timeout, blamed.front(),
-               "it did not do its part within " + std::to_string(elapsed_since(op.issued_at_).count()) +
-                   " ms (ranks not there: " + names +
-                   "). It may be stopped, stuck or much slower than the others");
-}
-
 void Rounds::throw_if_faulted(const RoundOp& op) const {
   if (gate_.faulted()) throw_fault(op);
-}
-
-void Rounds::throw_fault(const RoundOp& op) const {
-  const Fault fault = gate_.fault();
-  throw CommError({.fault = static_cast<CommFault>(fault.kind - 1),
-                   .rank = gate_.rank(),
-                   .culprit = fault.culprit,
-                   .op = op.info.op,
-                   .label = op.info.label,
-                   .sequence = op.sequence_,
-                   .elapsed = elapsed_since(op.issued_at_),
-                   .reason = gate_.fault_reason()});
 }
 
 }  // namespace fsdp::detail

@@ -1,4 +1,4 @@
-// The order of work in a group: operations are rounds of "publish, wait for all, consume".
+// Rounds: the order of work in a group. Operations are rounds of "publish, wait for all, consume".
 #pragma once
 
 #include <deque>
@@ -25,14 +25,14 @@ class RoundOp {
 
   virtual int rounds() const { return 1; }
   virtual bool staged() const { return false; }
-  // Whether round r + 1 may be published before round r is consumed.
+  // True if round r + 1 may be published before round r is consumed.
   virtual bool pipelined() const { return true; }
-  // Whether the first round may write to where it writes: see Note [Shared slots].
+  // True if the first round may write to its target: see Note [Shared slots].
   virtual bool may_publish() const { return true; }
   virtual void publish(int /*round*/, char* /*bank*/) {}
   virtual void consume(int /*round*/, int /*bank_index*/) {}
 
-  // What peers must agree on. Shared memory: which allocation (from 1) and where in it; private memory: 0.
+  // Peers must agree on these. Shared memory: the allocation's number (from 1) and offset; private: 0.
   uint64_t elements = 0;
   int32_t argument = 0;
   DType dtype = DType::u8;
@@ -40,7 +40,7 @@ class RoundOp {
   uint64_t offset = 0;
   OpInfo info;
 
-  // Memory the operation works on, kept until it is complete or its group has failed, whoever else lets go of
+  // Memory that the operation works on, kept until it is complete or its group has failed, whoever else drops
   // it.
   std::vector<at::Tensor> tensors;
 
@@ -58,43 +58,44 @@ class RoundOp {
 using RoundOpPtr = std::shared_ptr<RoundOp>;
 
 // Note [Rounds]
-// Every rank numbers rounds alike. A rank arrives at a round when its data lies ready; when all have arrived,
-// each takes what it needs and counts itself done; a bank is written again only when all are done with the
-// round that used it. There is no helper thread: what can be published is published when the operation is
-// issued, the rest while a rank waits for anything in this group. Operations complete in the order issued. A
-// rank gets at most kMaxPending operations ahead, so the ring of cells never wraps onto a round somebody
-// still looks at. A fault ends it all: what was pending is dropped, and every later call throws.
+// Every rank numbers rounds alike. A rank arrives at a round when its data is ready. When all have arrived,
+// each takes its part and counts itself done. A bank is written again only when all are done with the round
+// that used it. There is no helper thread: rounds are published when the operation is issued if possible,
+// otherwise while the rank waits for anything in this group. Operations complete in the order issued. A rank
+// gets at most kMaxPending operations ahead, so the ring of cells never wraps onto a round that another rank
+// still reads. A fault ends all of it: pending operations are dropped, and every later call throws.
 //
 // Note [Ranks that give up]
-// A rank whose backward threw leaves out the operations that were still to come, and may go on using the
-// group. Where all ranks threw alike, they left out the same and are in step. So ranks count how often they
-// gave up. A rank that waits for one with a higher count is still inside what that one gave up. Ranks that
-// are about to throw alike issue the same operations before, so an operation that the other has not issued
-// will never come: this is reported at once. One that it has issued, or memory that it holds, it may complete
-// when it next uses the group: it is given kPatience to do so.
+// A rank whose backward threw skips the operations that were still to come, and may go on using the group. If
+// all ranks threw alike, they skipped the same operations and are in step. So ranks count how often they gave
+// up. A rank that waits for one with a higher count is still inside an operation that the other gave up.
+// Ranks that are about to throw alike issue the same operations before, so an operation that the other has
+// not issued will never come: this is reported at once. An operation that it has issued, or memory that it
+// holds, may be completed when it next uses the group: it gets kPatience for that.
 class Rounds {
  public:
-  // `world_ranks`: what people call the ranks of this group.
-  Rounds(Gate& gate, Messages& messages, std::vector<int> world_ranks);
+  Rounds(Gate& gate, Messages& messages);
 
   // Numbers `op`, describes it to the others and publishes its first round if nothing stands in the way.
   void issue(const RoundOpPtr& op, Clock::time_point deadline);
   // Completes everything up to `op`. Throws CommError.
   void complete(const RoundOpPtr& op, Clock::time_point deadline);
 
-  // Waits for a condition that completions of other ranks make true.
+  // Waits for a condition that other ranks' completions make true.
   void wait_completions(const RoundOp& op, Clock::time_point deadline, const std::function<bool()>& ready);
   void wait_message(const Message& message, const OpInfo& info, Clock::time_point started,
                     Clock::time_point deadline);
 
-  // Does what can be done now, without waiting.
+  // Does all that can be done now, without waiting.
   void move_on();
+  // `look` is called now and then while this rank waits; it may report a fault.
+  void on_look(std::function<void()> look) { look_elsewhere_ = std::move(look); }
 
   void throw_if_faulted(const RoundOp& op) const;
   bool idle() const { return pending_.empty(); }
 
  private:
-  // `lacks(r)`: rank r has not begun what this one waits in.
+  // `lacks(r)`: rank r has not begun the operation this one waits in.
   template <class Ready, class Needs, class Lacks>
   void wait(const RoundOp& op, uint32_t interests, Clock::time_point deadline, Ready ready, Needs needs,
             Lacks lacks) {
@@ -106,12 +107,14 @@ class Rounds {
     const auto look = [&, since = Clock::now()] {
       look_for_given_up(since, lacks);
       look_for_mismatch();
+      look_for_meeting(lacks);
+      if (look_elsewhere_) look_elsewhere_();
     };
     settle(gate_.wait(all, deadline, pump_and_check, needs, look), op, needs);
   }
 
-  // Waits for something that is no operation. Operations move on meanwhile: who makes it true may wait for
-  // one of them.
+  // Waits for a condition that is no operation. Operations progress meanwhile: the rank that makes it true
+  // may wait for one of them.
   void wait_beside(const RoundOp& op, uint32_t interests, Clock::time_point deadline,
                    const std::function<bool()>& ready, const std::function<bool(int)>& needs);
   void settle(Gate::Outcome outcome, const RoundOp& op, const std::function<bool(int)>& late);
@@ -122,6 +125,7 @@ class Rounds {
   bool compare(const RoundOp& op);
   void look_for_mismatch();
   void look_for_given_up(Clock::time_point since, const std::function<bool(int)>& lacks);
+  void look_for_meeting(const std::function<bool(int)>& lacks);
   bool has_issued(int rank, uint64_t sequence) const;
   bool try_publish(RoundOp& op);
   void publish_ready();
@@ -138,7 +142,7 @@ class Rounds {
 
   Gate& gate_;
   Messages& messages_;
-  std::vector<int> world_ranks_;
+  std::function<void()> look_elsewhere_;
   std::deque<RoundOpPtr> pending_;
   uint64_t next_sequence_ = 0;
   uint64_t next_round_ = 0;

@@ -17,13 +17,13 @@ class Segment {
 };
 using SegmentPtr = std::shared_ptr<Segment>;
 
-// How ranks hand a segment to each other: the leader creates and exports it, the others attach by the
+// The means by which ranks share a segment: the leader creates and exports it, the others attach by the
 // exported ticket, and the leader keeps the export alive until all have attached.
 class SegmentSource {
  public:
   struct Export {
     SegmentPtr segment;
-    std::string ticket;          // plain text, good in any rank of the group
+    std::string ticket;          // plain text, valid in any rank of the group
     std::shared_ptr<void> keep;  // drop it when everyone has attached
   };
 

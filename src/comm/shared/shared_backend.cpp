@@ -99,7 +99,7 @@ WorkPtr SharedBackend::broadcast(const at::Tensor& tensor, int root, OpInfo info
                       tensor.scalar_type(), root, std::move(info), {tensor});
 }
 
-// A rank that comes late finds only that the memory is gone; the first that failed knows why.
+// A late rank only finds that the memory is gone; the rank that failed first has the reason.
 [[noreturn]] void rethrow_first(const GroupInfo& info, const Error& error) {
   constexpr const char* kFailedKey = "failed";
   std::string first;
@@ -111,7 +111,7 @@ WorkPtr SharedBackend::broadcast(const at::Tensor& tensor, int root, OpInfo info
       publish_key(info, kFailedKey, error.what());
     }
   } catch (const std::exception&) {
-    // Without the store there is only what this rank saw.
+    // Without the store there is only this rank's own error.
   }
   if (!first.empty() && first != error.what())
     throw RendezvousError(std::string(error.what()) + "; a group failed first by: " + first);
@@ -126,7 +126,7 @@ std::unique_ptr<CommBackend> make_shared_backend(const char* name, const GroupIn
   TORCH_CHECK(info.size <= kMaxRanks, "fsdp: a group of ", info.size, " ranks on one host; at most ",
               kMaxRanks, " are supported");
   SegmentSource::Export
-      made;  // outlives the report of a failure: who cannot attach any more finds the report
+      made;  // outlives the report of a failure: a rank that can no longer attach finds the report
   try {
     const size_t bytes = ControlView::bytes(info.size);
     if (info.rank == 0) {

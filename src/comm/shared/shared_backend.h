@@ -1,5 +1,5 @@
-// Collectives through memory that all ranks of the group can see. `local` and `shm` differ in where it comes
-// from.
+// Collectives through memory that all ranks of the group can see. `local` and `shm` get that memory from
+// different sources.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace fsdp::detail {
 
-// Meets the other ranks through `info.store`. Collective; throws RendezvousError when one does not come.
+// Meets the other ranks through `info.store`. Collective; throws RendezvousError if one does not come.
 std::unique_ptr<CommBackend> make_shared_backend(const char* name, const GroupInfo& info,
                                                  std::unique_ptr<SegmentSource> source,
                                                  std::unique_ptr<Liveness> liveness);

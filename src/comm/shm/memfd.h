@@ -1,4 +1,4 @@
-// Shared memory without a name: a memfd, which the kernel frees with its last user however that ends.
+// Shared memory without a name: a memfd. The kernel frees it with its last user, even after a crash.
 #pragma once
 
 #include "comm/shared/segment.h"

@@ -1,4 +1,4 @@
-// Ranks that are processes of one host and talk through shared memory.
+// Ranks that are processes of one host and communicate through shared memory.
 #pragma once
 
 #include "comm/backend.h"

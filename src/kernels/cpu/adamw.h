@@ -6,7 +6,7 @@
 
 namespace fsdp::detail {
 
-// Numbers that are the same for all elements, as the step of that number has them.
+// Constants of one step, the same for all elements.
 struct AdamWNumbers {
   float decay = 1;     // 1 - lr * weight_decay
   float rest1 = 0.1F;  // 1 - beta1
@@ -15,7 +15,7 @@ struct AdamWNumbers {
   float step_size = 0;   // lr / (1 - beta1^step)
   float bias = 1;        // sqrt(1 - beta2^step)
   float eps = 1e-8F;
-  uint32_t step = 0;  // decides how narrow moments are rounded
+  uint32_t step = 0;  // seeds the random rounding of narrow moments
 };
 AdamWNumbers adamw_numbers(double lr, double beta1, double beta2, double eps, double weight_decay,
                            int64_t step);
@@ -24,15 +24,15 @@ AdamWNumbers adamw_numbers(double lr, double beta1, double beta2, double eps, do
 struct AdamWArrays {
   float* param = nullptr;
   const float* grad = nullptr;
-  void* average = nullptr;  // fp32, or bf16 where they are narrow
+  void* average = nullptr;  // fp32, or bf16 if moments are narrow
   void* square = nullptr;
-  void* maximum = nullptr;   // of `square` (amsgrad); null: not kept
-  uint16_t* copy = nullptr;  // gets the new parameters as bf16; null: nobody wants it
+  void* maximum = nullptr;   // running maximum of `square` (amsgrad); null: not kept
+  uint16_t* copy = nullptr;  // receives the new parameters as bf16; null: not needed
 };
 
-// Every element on its own, in fp32: the bits depend on no other element, nor on the instruction set. With
-// fp32 moments they are those of at::_fused_adamw_, wherever that fills whole vectors. Narrow moments are
-// rounded to bf16 up or down at random (Note [Narrow moments]).
+// Computes every element on its own, in fp32: its bits depend on no other element and not on the instruction
+// set. With fp32 moments they are those of at::_fused_adamw_, wherever that fills whole vectors. Narrow
+// moments are rounded to bf16 up or down at random (Note [Narrow moments]).
 void adamw(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);
 
 using AdamWRun = void (*)(const AdamWArrays& arrays, size_t count, const AdamWNumbers& numbers, bool narrow);

@@ -1,4 +1,4 @@
-// Registers that gcc's own intrinsics leave undefined on purpose.
+// gcc's own intrinsics leave registers undefined on purpose.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif

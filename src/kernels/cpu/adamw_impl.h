@@ -12,7 +12,7 @@ namespace fsdp::detail::FSDP_ADAMW_NAMESPACE {
 inline void keep(float& place, float value, uint32_t /*step*/) { place = value; }
 inline void keep(uint16_t& place, float value, uint32_t step) { place = at_random(value, step); }
 
-// The operations and their order are those of LibTorch's fused operator, and so the bits.
+// The operations and their order are those of LibTorch's fused operator, so the bits are too.
 template <class Moment, bool kMaximum>
 void update(const AdamWArrays& arrays, size_t first, size_t end, const AdamWNumbers& numbers) {
   const AdamWNumbers n = numbers;

@@ -1,4 +1,4 @@
-// The element types our kernels know. The same list as Comm's.
+// The element types that the kernels know, the same as Comm's.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Which instructions this processor has, of those that kernels were compiled for.
+// Finds the best instruction set that this processor has and kernels were compiled for.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@ namespace fsdp::detail {
 
 enum class Isa : uint8_t { scalar, avx2, avx512 };
 
-// The best that was compiled (CMake's FSDP_SIMD) and that this processor has. The environment variable
-// FSDP_SIMD=scalar or avx2 allows no better one.
+// The best instruction set that was compiled (CMake's FSDP_SIMD) and that this processor has. The environment
+// variable FSDP_SIMD=scalar or avx2 is an upper limit.
 Isa best_isa();
 
 }  // namespace fsdp::detail

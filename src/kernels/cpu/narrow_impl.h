@@ -1,4 +1,4 @@
-// fp32 as bf16. Compiled once per instruction set, in the namespace FSDP_NARROW_NAMESPACE.
+// fp32 rounded to bf16. Compiled once per instruction set, in the namespace FSDP_NARROW_NAMESPACE.
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -12,23 +12,23 @@ namespace fsdp::detail::FSDP_NARROW_NAMESPACE {
 inline float wide(float value) { return value; }
 inline float wide(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
 
-// The upper half of the sum. It would carry some NaNs out of their range: to these nothing is added.
+// The upper half of the sum. NaNs stay as they are, since an addition could carry them out of their range.
 inline uint16_t upper(float value, uint32_t added) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t nan = value != value ? ~0U : 0U;
   return static_cast<uint16_t>(((bits + (added & ~nan)) | (0x400000U & nan)) >> 16);
 }
 
-// To the nearest, ties to even.
+// Rounds to nearest, ties to even.
 inline uint16_t nearest(float value) {
   return upper(value, 0x7fffU + (std::bit_cast<uint32_t>(value) >> 16 & 1U));
 }
 
 // Note [Narrow moments]
-// bf16 of fp32 values, up or down at random so that the error is zero on average: a moment that changes by
-// less than a step of bf16 would otherwise never change. What is random comes from the value and the number
-// of the step, so that it depends neither on a generator nor on how parameters are sharded; equal values are
-// rounded alike.
+// A moment that changes by less than a step of bf16 would never change if it were rounded to the nearest. So
+// fp32 values are rounded to bf16 up or down at random, with zero error on average. The random bits come from
+// the value and the number of the step: they depend neither on a generator nor on how parameters are sharded.
+// Equal values are rounded alike.
 inline uint16_t at_random(float value, uint32_t step) {
   const auto bits = std::bit_cast<uint32_t>(value);
   auto noise = static_cast<int32_t>(bits * 0x9e3779b1U + step * 0x85ebca6bU);
@@ -37,8 +37,8 @@ inline uint16_t at_random(float value, uint32_t step) {
   return upper(value, mixed >> 16);
 }
 
-// A cache line of nearest(), past the cache: a device reads it next, not the host. `to` is aligned to a line.
-// Vectors by hand: compilers make several times as many instructions of it.
+// nearest() for one cache line, written past the cache: a device reads it next, not the host. `to` is aligned
+// to a line. Intrinsics, because compilers emit several times as many instructions.
 constexpr size_t kLine = 64 / sizeof(uint16_t);
 
 #if defined(__AVX512BW__)
@@ -83,7 +83,7 @@ inline void narrow_line(uint16_t* to, const float* from) {
 
 #endif
 
-// What was stored past the cache is seen before what this thread stores next.
+// Makes the stores past the cache visible before later stores of this thread.
 inline void end_lines() {
 #if defined(__AVX2__)
   _mm_sfence();

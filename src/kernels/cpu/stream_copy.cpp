@@ -16,7 +16,7 @@ namespace fsdp::detail {
 
 namespace {
 
-// Up to a quarter of the last-level cache the target is better kept there: whoever reads it next finds it.
+// Up to a quarter of the last-level cache the target should stay in the cache, for its next reader.
 size_t stream_from() {
   constexpr size_t kUnknown = 4 << 20;
   const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);

@@ -5,7 +5,7 @@
 
 namespace fsdp::detail {
 
-// Like memcpy, and done when it returns. Large copies go past the cache (non-temporal stores), which saves
+// Like memcpy, and complete on return. Large copies go past the cache (non-temporal stores), which saves
 // reading the target first.
 void stream_copy(void* dst, const void* src, size_t bytes);
 

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/tree_sum.h"
 
-// Each including file names its own namespace, so that the linker never mixes code for different processors.
+// Each including file sets its own namespace, so that the linker never mixes code for different processors.
 namespace fsdp::detail::FSDP_SUM_NAMESPACE {
 
 constexpr int kFan = 8;         // sources added in registers at once

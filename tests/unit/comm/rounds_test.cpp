@@ -38,7 +38,7 @@ struct ProbeOp final : RoundOp {
 // One rank; in the world its number is greater by ten.
 struct Rank {
   Rank(const ControlView& view, int rank)
-      : gate(view, rank, view.size(), nullptr), rounds(gate, messages, {10, 11, 12}) {}
+      : gate(view, rank, view.size(), nullptr, {10, 11, 12}), rounds(gate, messages) {}
 
   std::shared_ptr<ProbeOp> issue(const std::string& label, int count = 1) {
     auto op = std::make_shared<ProbeOp>(label, count);
