@@ -50,7 +50,7 @@ MemoryUse::MemoryUse(c10::Device device)
       reports_(std::make_shared<Reports>()),
       guard_(c10::DebugInfoKind::PROFILER_STATE, reports_) {
   if (device_.is_cpu()) {
-    ::mallopt(M_MMAP_THRESHOLD, 64 * 1024);
+    ::mallopt(M_MMAP_THRESHOLD, 16 * 1024);
     before_ = read_shares();
   } else {
     c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());

@@ -16,7 +16,7 @@ struct Shares {
 
 // Measures this rank from its construction on, in two ways. CPU ranks need InitOptions::keep_host_memory =
 // false: memory that is kept for later is in use for the kernel. The constructor makes malloc() return freed
-// blocks of 64 KiB and more to the system at once, for the same reason.
+// blocks of 16 KiB and more to the system at once, for the same reason.
 class MemoryUse {
  public:
   explicit MemoryUse(c10::Device device);

@@ -43,8 +43,9 @@ struct Figures {
   std::vector<double> losses;        // of every step
   State state;
   std::map<std::string, int64_t> comm_bytes;  // of the last step, by operation: full buffers
+  int64_t setup_peak = 0;                     // until the model was sharded
   int64_t allocated_peak = 0;                 // in the last step
-  int64_t resident_peak = 0;                  // from the start
+  int64_t resident_peak = 0;                  // in all steps
 };
 
 fsdp::models::LlamaConfig config_of(const TrainSettings& settings) {
@@ -193,6 +194,7 @@ void print_line(const fsdp::World& world, const TrainSettings& settings, int64_t
                                                      {"moment_bytes", figures.state.moments},
                                                      {"model_peak_bytes", figures.state.model_peak}};
   if (settings.memory) {
+    bytes.emplace_back("setup_peak_bytes", figures.setup_peak);
     bytes.emplace_back("allocated_peak_bytes", figures.allocated_peak);
     bytes.emplace_back("resident_peak_bytes", figures.resident_peak);
   }
@@ -217,8 +219,14 @@ void train_rank(fsdp::World& world, const TrainSettings& settings) {
   auto llama = fsdp::on_meta([&] { return LlamaForCausalLM(config_of(settings)); });
   auto model = fsdp::fully_shard(world, llama, options_of(settings));
   const Batch batch = make_batch(settings, world);
-  if (memory) memory->sample();
-  const Figures figures = run_steps(model, batch, settings, memory ? &*memory : nullptr);
+  int64_t setup_peak = 0;
+  if (memory) {
+    memory->sample();
+    setup_peak = std::max(memory->allocated_peak(), memory->resident_peak());
+    memory->restart();
+  }
+  Figures figures = run_steps(model, batch, settings, memory ? &*memory : nullptr);
+  figures.setup_peak = setup_peak;
   print_line(world, settings, model.num_parameters(), figures);
 }
 

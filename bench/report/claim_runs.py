@@ -127,7 +127,7 @@ class Search:
         line = self.runs.measure_memory(*words, ranks=self.ranks, **self.shape)
         if line["params"] != self.params(dim):
             raise BenchError(f"a model of width {dim} has {line['params']} parameters, not {self.params(dim)}")
-        return line["resident_peak_bytes"]
+        return max(line["setup_peak_bytes"], line["resident_peak_bytes"])
 
     def measured(self):
         """The largest width that fits, while the next does not. Guesses from the memory per parameter so far."""

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -19,7 +20,29 @@ namespace detail {
 template <class T>
 inline constexpr bool is_tensor = std::is_same_v<std::decay_t<T>, at::Tensor>;
 template <class T>
+inline constexpr bool is_view = std::is_pointer_v<std::decay_t<T>>;
+template <class T>
+inline constexpr bool is_view<at::ArrayRef<T>> = true;
+template <>
+inline constexpr bool is_view<std::string_view> = true;
+template <class T>
 inline constexpr bool is_optional_tensor = std::is_same_v<std::decay_t<T>, std::optional<at::Tensor>>;
+
+// The type of a forward, without its const.
+template <class Forward>
+struct PlainForward {
+  using type = Forward;
+};
+template <class Owner, class Result, class... Args>
+struct PlainForward<Result (Owner::*)(Args...) const> {
+  using type = Result (Owner::*)(Args...);
+};
+
+// A module to copy: no constructor of a user's takes it.
+template <class Impl>
+struct CopyOf {
+  const Impl& of;
+};
 
 // Moves the tensors among the arguments of a forward to the inputs of recompute(), so that only these keep
 // them alive. An absent one is an undefined input.
@@ -45,6 +68,10 @@ void put_input(std::vector<at::Tensor>::const_iterator& input, T& argument) {
 // forward(args...) of `module` through recompute(). The graph keeps the module and the other arguments alive.
 template <class Result, class... Kept, class Module, class Forward>
 Result recompute_forward(const RecomputeOptions& options, Module& module, Forward forward, Kept... kept) {
+  static_assert(
+      !(is_view<Kept> || ...),
+      "fsdp::Recomputed: forward takes a view (ArrayRef, string_view, pointer), whose memory may be "
+      "gone when backward runs it again. Take a std::vector or std::string, or call fsdp::recompute()");
   std::vector<at::Tensor> inputs;
   (take_input(inputs, kept), ...);
   const auto keeps_module = module.weak_from_this().lock();
@@ -68,7 +95,7 @@ Result recompute_forward(const RecomputeOptions& options, Module& module, Forwar
 // constructors and the signature of its forward, which must be one function and no template, take its
 // arguments by value or const reference, and return a tensor, or a std::vector or std::tuple of tensors.
 // Default arguments of forward are not known here: pass them all.
-template <class Impl, class Forward = decltype(&Impl::forward)>
+template <class Impl, class Forward = typename detail::PlainForward<decltype(&Impl::forward)>::type>
 class RecomputedImpl;
 
 template <class Impl, class Owner, class Result, class... Args>
@@ -82,14 +109,18 @@ class RecomputedImpl<Impl, Result (Owner::*)(Args...)> : public Impl {
                                                                     static_cast<Impl&>(*this), call, args...);
   }
 
-  RecomputeOptions recompute_options;
-};
+  // As Impl clones itself.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override {
+    const auto copy = std::dynamic_pointer_cast<Impl>(Impl::clone(device));
+    TORCH_CHECK(copy != nullptr, "fsdp: clone() of ", Impl::name(), " returns a module of another type");
+    auto recomputed = std::make_shared<RecomputedImpl>(detail::CopyOf<Impl>{*copy});
+    recomputed->recompute_options = recompute_options;
+    return recomputed;
+  }
+  explicit RecomputedImpl(const detail::CopyOf<Impl>& copy) : Impl(copy.of) {}
 
-template <class Impl, class Owner, class Result, class... Args>
-class RecomputedImpl<Impl, Result (Owner::*)(Args...) const>
-    : public RecomputedImpl<Impl, Result (Owner::*)(Args...)> {
- public:
-  using RecomputedImpl<Impl, Result (Owner::*)(Args...)>::RecomputedImpl;
+  RecomputeOptions recompute_options;
 };
 
 // The holder: where a model says `Block`, say `fsdp::Recomputed<Block>`, for example

@@ -9,6 +9,7 @@
 #include "checkpoint/meeting.h"
 #include "checkpoint/optimizer_load.h"
 #include "checkpoint/state_entries.h"
+#include "launch/in_call.h"
 #include "watch/quiet.h"
 
 namespace fsdp {
@@ -142,6 +143,7 @@ StateDict optimizer_state_dict(const ShardedModel& model, torch::optim::Optimize
                                const StateDictOptions& options, const OptimizerFormat* format) {
   detail::Model& own = detail::model_of(model.engine());
   own.check_between_steps("a state dict");
+  const detail::InCall call(own.world, "optimizer_state_dict()");
   const detail::Quiet quiet;
   if (options.type == StateDictType::full) return detail::full_moments(own, optimizer, options, format);
   StateDict state("moment");

@@ -7,6 +7,7 @@
 #include "checkpoint/meeting.h"
 #include "checkpoint/model_state.h"
 #include "checkpoint/state_entries.h"
+#include "launch/in_call.h"
 #include "watch/quiet.h"
 
 namespace fsdp {
@@ -62,6 +63,7 @@ void visit_state_dict(const ShardedModel& model, const StateDictOptions& options
 StateDict state_dict(const ShardedModel& model, const StateDictOptions& options) {
   Model& own = model_of(model.engine());
   own.check_between_steps("a state dict");
+  const detail::InCall call(own.world, "state_dict()");
   StateDict state("tensor");
   const detail::Quiet quiet;
   if (options.type == StateDictType::full)

@@ -106,6 +106,7 @@ template <class Start>
 Work start(const std::shared_ptr<CommState>& state, const char* op, std::string_view label, size_t bytes,
            Start issue, bool collective = true) {
   state->check_process(op, label);
+  state->info.activity->note_thread();
   const auto begin = Clock::now();
   if (collective && state->keeps_order()) state->order.add(op, label, bytes, state->info.activity->get());
   detail::WorkPtr work = state->explained([&] { return issue(OpInfo{op, std::string(label)}); });

@@ -17,6 +17,8 @@ at::Tensor reduced(const World& world, const at::Tensor& tensor, ReduceOp op, co
   TORCH_CHECK(op == ReduceOp::sum || tensor.is_floating_point(), "fsdp: World::", call,
               " of a tensor of type ", tensor.scalar_type(),
               "; the mean of integers is no integer: call .to(torch::kFloat64) first");
+  TORCH_CHECK(tensor.scalar_type() != at::kBool, "fsdp: World::", call,
+              " of a bool tensor, which cannot hold a count: call .to(torch::kInt64) first");
   const detail::InMeeting in_call(world, std::string("World::") + call);
   const at::NoGradGuard no_grad;
   const bool narrow = c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);

@@ -23,8 +23,23 @@ std::string Activity::of_peer(int world_rank) const {
   return "";
 }
 
+void Activity::note_thread() {
+  if (thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return;
+  const std::lock_guard lock(mutex_);
+  note_thread_locked();
+}
+
+void Activity::note_thread_locked() {
+  const std::thread::id none, me = std::this_thread::get_id();
+  if (thread_.load() == none) thread_ = me;
+  if (several_threads_ || thread_.load() == me) return;
+  several_threads_ = true;
+  show();
+}
+
 void Activity::begin_meeting(std::string text) {
   const std::lock_guard lock(mutex_);
+  note_thread_locked();
   before_meeting_ = std::exchange(text_, std::move(text));
   ++meetings_;
   meeting_thread_ = std::this_thread::get_id();
@@ -43,7 +58,8 @@ void Activity::end_meeting() {
 
 std::optional<GroupFault> Activity::new_fault() const {
   const std::lock_guard lock(mutex_);
-  if (meetings_ % 2 == 0 || meeting_thread_ != std::this_thread::get_id()) return std::nullopt;
+  if (several_threads_ || meetings_ % 2 == 0 || meeting_thread_ != std::this_thread::get_id())
+    return std::nullopt;
   for (const ActivityBoard* board : boards_) {
     const bool old = std::find(failed_before_.begin(), failed_before_.end(), board) != failed_before_.end();
     if (auto fault = old ? std::nullopt : board->fault()) return fault;
@@ -54,7 +70,7 @@ std::optional<GroupFault> Activity::new_fault() const {
 void Activity::add(ActivityBoard& board) {
   const std::lock_guard lock(mutex_);
   boards_.push_back(&board);
-  board.show(text_, meetings_);
+  board.show(text_, several_threads_ ? kNoMeetings : meetings_);
 }
 
 void Activity::remove(ActivityBoard& board) {
@@ -63,7 +79,7 @@ void Activity::remove(ActivityBoard& board) {
 }
 
 void Activity::show() const {
-  for (ActivityBoard* board : boards_) board->show(text_, meetings_);
+  for (ActivityBoard* board : boards_) board->show(text_, several_threads_ ? kNoMeetings : meetings_);
 }
 
 std::string ordinal(int64_t number) {

@@ -3,6 +3,7 @@
 
 #include <fsdp/error.h>
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -46,7 +47,9 @@ class ActivityBoard {
 // rank find out at once (Rounds::look_for_meeting); it ends its group, and those who meet look for such a
 // fault (new_fault()).
 //
-// Threads: any.
+// Threads: any. Meetings say something about one thread only. A rank that uses groups on several threads may
+// meet on one of them and do its part in another group on the next, so it shows no meetings and looks for
+// none: kNoMeetings.
 class Activity {
  public:
   void set(std::string text);
@@ -57,6 +60,8 @@ class Activity {
   // A save() or load() of all ranks begins or ends.
   void begin_meeting(std::string text);
   void end_meeting();
+  // A thread is about to use a group. See Note [Activities], "Threads".
+  void note_thread();
   // A fault, since this thread began the meeting it is in, of a group that worked then; none otherwise.
   std::optional<GroupFault> new_fault() const;
 
@@ -65,12 +70,17 @@ class Activity {
   void remove(ActivityBoard& board);
 
  private:
+  static constexpr uint64_t kNoMeetings = UINT64_MAX - 1;  // even, and not below any count
+
   void show() const;
+  void note_thread_locked();
 
   mutable std::mutex mutex_;
   std::string text_, before_meeting_;
   uint64_t meetings_ = 0;  // begun and ended: odd inside one
   std::vector<ActivityBoard*> boards_;
+  std::atomic<std::thread::id> thread_ = {};  // that used groups first
+  bool several_threads_ = false;
   std::thread::id meeting_thread_;                   // of the meeting in progress
   std::vector<const ActivityBoard*> failed_before_;  // it began
 };

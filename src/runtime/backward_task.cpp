@@ -32,6 +32,7 @@ void on_task_failure(std::function<void(const std::exception_ptr&)> fn) {
 // get its message at once, and so does its own next call. A backward that does nothing with other ranks, or
 // has done all of it, concerns this rank only: it just notes why it might leave.
 void Engine::give_up(const std::exception_ptr& error) {
+  fail(error);
   gave_up_ = true;
   std::string words = "its backward threw: ";
   bool met_another = false;

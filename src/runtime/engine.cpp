@@ -118,6 +118,7 @@ void Engine::leave() {
 // the group, and the others get the reason.
 void Engine::fail_call(std::exception& error) {
   call_failed_ = true;
+  if (std::current_exception()) fail(std::current_exception());
   const bool inner = depth_ > 1 || graph_task() != -1;  // the call around it may catch this
   if (inner || dynamic_cast<const CommError*>(&error) != nullptr) return;
   auto* known = dynamic_cast<c10::Error*>(&error);

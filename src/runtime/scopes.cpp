@@ -128,6 +128,9 @@ void Engine::follow_scopes(bool between_tasks) {
 // Like the end of a backward, with the reductions only: nothing of it is planned or recorded.
 void Engine::synchronize_gradients() {
   check_between_steps("synchronize_gradients()");
+  TORCH_CHECK(!mode,
+              "fsdp: synchronize_gradients() in reproducible mode, where every backward is a microbatch "
+              "of the step and no_sync() holds nothing back");
   TORCH_CHECK(!in_no_sync(), "fsdp: synchronize_gradients() inside no_sync(); end that scope first");
   const InCall call(world, "synchronize_gradients()");
   end_cycle();

@@ -7,6 +7,7 @@
 
 #include "base/host_pool.h"
 #include "base/log.h"
+#include "launch/in_call.h"
 #include "layout/units.h"
 #include "modes/replica_check.h"
 #include "runtime/buffers.h"
@@ -240,6 +241,7 @@ void Sharding::order_params() {
 
 std::shared_ptr<Engine> shard_module(const World& world, torch::nn::Module& module,
                                      const ShardOptions& options) {
+  const InCall call(world, "fully_shard()");
   auto engine = Sharding(world, module, options).run();
   if (world.rank() == 0) log_debug([&] { return "sharded " + ShardedModel(engine).describe(); });
   return engine;

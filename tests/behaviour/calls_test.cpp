@@ -206,5 +206,39 @@ TEST(Calls, NameTheModelWhereThereAreSeveral) {
   });
 }
 
+// A thread beside the training one has groups of its own, at its own pace.
+TEST(Calls, AThreadWithAGroupOfItsOwnDisturbsNobody) {
+  run_processes(2, [](World& world) {
+    Program program(world, "", {.timeout = kTimeout});
+    Comm own = Comm::create(world);
+    std::exception_ptr failed;
+    std::thread beside([&] {
+      try {
+        for (int i = 0; i < 4; ++i) {
+          if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+          own.barrier("beside");
+        }
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    });
+    for (int i = 0; i < 6; ++i) {
+      program.train();
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(70));
+      require(world.mean(2.0) == 2.0, "mean()");
+    }
+    beside.join();
+    if (failed) std::rethrow_exception(failed);
+  });
+}
+
+TEST(Calls, LastErrorHasWhatACallThrew) {
+  run_ranks(1, [](World& world) {
+    Program program(world, "", {});
+    require_words(refusal([&] { program.model(torch::ones({4, 7})); }), "cannot be multiplied");
+    require(program.model.last_error() != nullptr, "an error of forward");
+  });
+}
+
 }  // namespace
 }  // namespace fsdp::testing

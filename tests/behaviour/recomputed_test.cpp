@@ -144,6 +144,33 @@ TEST(Recomputed, TheGraphKeepsTheModule) {
   EXPECT_TRUE(alive.expired());
 }
 
+// LibTorch clones layers in replicate(), TransformerEncoder and wherever a program asks for it.
+TEST(Recomputed, ClonesAreRecomputedToo) {
+  const auto held = [](auto call) {
+    const Tensor x = torch::ones({512, 64});
+    const AllocatorWatch watch;
+    const Tensor loss = loss_of(call(x));
+    return watch.live_bytes();
+  };
+  torch::nn::Linear plain(64, 64);
+  Recomputed<torch::nn::Linear> linear(64, 64);
+  linear->recompute_options.keep_rng = false;
+  torch::nn::Sequential two(Recomputed<torch::nn::Linear>(linear), torch::nn::Tanh());
+  const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(two->clone());
+  ASSERT_NE(copy, nullptr);
+  const auto inner = std::dynamic_pointer_cast<RecomputedImpl<torch::nn::LinearImpl>>(copy->ptr(0));
+  ASSERT_NE(inner, nullptr);
+  EXPECT_FALSE(inner->recompute_options.keep_rng);
+  EXPECT_TRUE(inner->weight.equal(linear->weight));
+  EXPECT_FALSE(inner->weight.is_alias_of(linear->weight));
+  EXPECT_TRUE(inner->parameters()[0].is_same(inner->weight));
+  loss_of(copy->forward(torch::ones({4, 64}))).backward();
+  EXPECT_TRUE(inner->weight.grad().defined() && !linear->weight.grad().defined());
+  torch::nn::AnyModule any = torch::nn::AnyModule(linear).clone();
+  EXPECT_LT(held([&](const Tensor& x) { return any.forward(x); }),
+            held([&](const Tensor& x) { return plain(torch::tanh(plain(x))); }));
+}
+
 TEST(Recomputed, KeepsNoActivations) {
   const auto held = [](auto block) {
     const Tensor x = torch::ones({512, 64});

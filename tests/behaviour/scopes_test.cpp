@@ -102,6 +102,19 @@ TEST(Scopes, SynchronizeGradientsReducesWhatWasKeptBack) {
   });
 }
 
+// There every backward is a microbatch: a call would be taken for one.
+TEST(Scopes, SynchronizeGradientsIsRefusedInReproducibleMode) {
+  run_ranks(2, [](World& world) {
+    ShardOptions options = sharded_by(by_type<BlockImpl>());
+    options.reproducible = Reproducible{.microbatches = 4};
+    auto model = fully_shard(world, make_same_net(), options);
+    loss_of(model(net_batch(world.rank()))).backward();
+    require_words(refusal([&] { model.synchronize_gradients(); }), "in reproducible mode");
+    loss_of(model(net_batch(2 + world.rank()))).backward();  // and the step goes on
+    require(model.parameters().front().grad().defined(), "the step is complete");
+  });
+}
+
 TEST(Scopes, SynchronizeGradientsTellsOnGradient) {
   run_ranks(2, [](World& world) {
     auto model = fully_shard(world, make_same_net(), sharded_by(by_type<BlockImpl>()));

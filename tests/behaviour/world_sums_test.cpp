@@ -31,6 +31,7 @@ TEST(WorldSums, TensorsKeepShapeAndDtypeAndHaveNoGraph) {
     require(world.sum(torch::full({2}, 3, torch::kInt32)).equal(torch::full({2}, 6, torch::kInt32)), "int32");
     require_words(refusal([&] { world.mean(torch::arange(3)); }), "call .to(torch::kFloat64) first");
     require_words(refusal([&] { world.sum(Tensor()); }), "undefined tensor");
+    require_words(refusal([&] { world.sum(torch::ones({1}, torch::kBool)); }), "cannot hold a count");
   });
 }
 
