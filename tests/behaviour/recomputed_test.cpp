@@ -155,7 +155,7 @@ TEST(Recomputed, ClonesAreRecomputedToo) {
   torch::nn::Linear plain(64, 64);
   Recomputed<torch::nn::Linear> linear(64, 64);
   linear->recompute_options.keep_rng = false;
-  torch::nn::Sequential two(Recomputed<torch::nn::Linear>(linear), torch::nn::Tanh());
+  torch::nn::Sequential two(linear, torch::nn::Tanh());
   const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(two->clone());
   ASSERT_NE(copy, nullptr);
   const auto inner = std::dynamic_pointer_cast<RecomputedImpl<torch::nn::LinearImpl>>(copy->ptr(0));
