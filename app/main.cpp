@@ -8,9 +8,15 @@
 #include <string>
 
 #include "app/commands/ckpt.h"
+#include "app/commands/config.h"
+#include "app/commands/report.h"
+#include "app/commands/generate.h"
+#include "app/commands/train.h"
+#include "app/commands/data.h"
 #include "app/commands/unknown.h"
 #include "app/exit_codes.h"
 #include "app/output.h"
+#include "trainer/data/error.h"
 
 namespace {
 
@@ -28,6 +34,8 @@ int run(const Action& action) {
     return fail(fsdp::CheckpointError("there is not enough memory for this checkpoint"), kCheckpoint);
   } catch (const fsdp::CheckpointError& error) {
     return fail(error, kCheckpoint);
+  } catch (const fsdp::data::DataError& error) {
+    return fail(error, kUsage);
   } catch (const fsdp::IoError& error) {
     return fail(error, kStorage);
   } catch (const std::exception& error) {
@@ -45,6 +53,11 @@ int main(int argc, char** argv) {
       "Exit codes: 0 ok, 1 `ckpt diff` found differences, 2 usage, 3 checkpoint, 7 storage, 70 a defect.");
   Action action;
   add_ckpt(app, action);
+  add_report(app, action);
+  add_config(app, action);
+  add_train(app, action, argc, argv);
+  add_generate(app, action);
+  add_data(app, action);
   if (const std::string unknown = describe_unknown_command(app, argc, argv); !unknown.empty()) {
     std::cerr << "fsdp: " << unknown << "Run with --help for more information.\n";
     return kUsage;

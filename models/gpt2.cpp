@@ -57,6 +57,16 @@ torch::Tensor GPT2AttentionImpl::forward(const torch::Tensor& x) {
   return at::dropout(c_proj(y.transpose(1, 2).reshape({batch, time, dim})), dropout, is_training());
 }
 
+torch::Tensor GPT2AttentionImpl::decode(const torch::Tensor& x, int64_t block, KeyValues& read) {
+  const int64_t batch = x.size(0), time = x.size(1), dim = x.size(2);
+  auto heads = [&](const torch::Tensor& t) {  // [batch, time, dim] -> [batch, head, time, dim / head]
+    return t.view({batch, time, n_head, dim / n_head}).transpose(1, 2);
+  };
+  const auto qkv = c_attn(x).split(dim, -1);
+  const auto y = read.attend(block, heads(qkv[0]), heads(qkv[1]), heads(qkv[2]));
+  return c_proj(y.transpose(1, 2).reshape({batch, time, dim}));
+}
+
 GPT2MLPImpl::GPT2MLPImpl(const GPT2Config& config) : dropout(config.dropout) {
   c_fc = register_module("c_fc", Conv1D(config.n_embd, 4 * config.n_embd, kInitStd));
   c_proj = register_module("c_proj", Conv1D(4 * config.n_embd, config.n_embd, residual_init_std(config)));
@@ -75,6 +85,11 @@ GPT2BlockImpl::GPT2BlockImpl(const GPT2Config& config) {
 
 torch::Tensor GPT2BlockImpl::forward(const torch::Tensor& x) {
   const auto y = x + attn(ln_1(x));
+  return y + mlp(ln_2(y));
+}
+
+torch::Tensor GPT2BlockImpl::decode(const torch::Tensor& x, int64_t block, KeyValues& read) {
+  const auto y = x + attn->decode(ln_1(x), block, read);
   return y + mlp(ln_2(y));
 }
 
@@ -100,6 +115,17 @@ torch::Tensor GPT2ModelImpl::forward(const torch::Tensor& ids) {
   return ln_f(x);
 }
 
+torch::Tensor GPT2ModelImpl::decode(const torch::Tensor& ids, KeyValues& read) {
+  const int64_t begin = read.length(), end = begin + ids.size(-1);
+  TORCH_CHECK(end <= config.n_positions, "a text of ", end, " tokens, but n_positions is ",
+              config.n_positions);
+  TORCH_CHECK(!is_training() || config.dropout == 0.0, "next_logits() has no dropout: call eval() first");
+  auto x = wte(ids) + wpe(at::arange(begin, end, ids.options()));
+  int64_t number = 0;
+  for (const auto& block : *h) x = block->as<GPT2Block>()->decode(x, number++, read);
+  return ln_f(x);
+}
+
 GPT2LMHeadModelImpl::GPT2LMHeadModelImpl(const GPT2Config& config) {
   transformer = register_module("transformer", GPT2Model(config));
   make_lm_head(transformer->wte->weight, config.tie_word_embeddings);
@@ -108,6 +134,13 @@ GPT2LMHeadModelImpl::GPT2LMHeadModelImpl(const GPT2Config& config) {
 
 torch::Tensor GPT2LMHeadModelImpl::forward(const torch::Tensor& ids, const torch::Tensor& targets) {
   return logits_or_loss(transformer(ids), targets);
+}
+
+torch::Tensor GPT2LMHeadModelImpl::next_logits(const torch::Tensor& ids, KeyValues& read) {
+  read.check(ids.size(-1));
+  const auto logits = lm_head(transformer->decode(ids, read).select(1, -1));
+  read.advance(ids.size(-1));
+  return logits;
 }
 
 }  // namespace fsdp::models

@@ -4,6 +4,7 @@
 #include <torch/nn.h>
 
 #include "causal_lm.h"
+#include "key_values.h"
 
 namespace fsdp::models {
 
@@ -31,6 +32,7 @@ TORCH_MODULE(Conv1D);
 struct GPT2AttentionImpl : torch::nn::Module {
   explicit GPT2AttentionImpl(const GPT2Config& config);
   torch::Tensor forward(const torch::Tensor& x);  // [batch, time, dim], causal
+  torch::Tensor decode(const torch::Tensor& x, int64_t block, KeyValues& read);  // of the tokens after `read`
 
   int64_t n_head;
   double dropout;
@@ -50,6 +52,7 @@ TORCH_MODULE(GPT2MLP);
 struct GPT2BlockImpl : torch::nn::Module {
   explicit GPT2BlockImpl(const GPT2Config& config);
   torch::Tensor forward(const torch::Tensor& x);  // [batch, time, dim]
+  torch::Tensor decode(const torch::Tensor& x, int64_t block, KeyValues& read);
 
   torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
   GPT2Attention attn{nullptr};
@@ -60,6 +63,7 @@ TORCH_MODULE(GPT2Block);
 struct GPT2ModelImpl : torch::nn::Module {
   explicit GPT2ModelImpl(const GPT2Config& config);
   torch::Tensor forward(const torch::Tensor& ids);  // [batch, time] -> [batch, time, dim]
+  torch::Tensor decode(const torch::Tensor& ids, KeyValues& read);
 
   GPT2Config config;
   torch::nn::Embedding wte{nullptr}, wpe{nullptr};
@@ -74,6 +78,9 @@ struct GPT2LMHeadModelImpl : CausalLMImpl {
   // The logits [batch, time, vocab] of `ids` [batch, time]; with `targets` [batch, time], the next tokens,
   // the loss.
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& targets = {});
+  // The logits [batch, vocab] of the token that follows `ids` [batch, time], where `ids` follow the tokens in
+  // `read`; they are added to it. Without gradients and dropout.
+  torch::Tensor next_logits(const torch::Tensor& ids, KeyValues& read);
 
   GPT2Model transformer{nullptr};
 

@@ -49,6 +49,19 @@ torch::Tensor LlamaAttentionImpl::forward(const torch::Tensor& x, const RotaryTa
   return o_proj(y.transpose(1, 2).reshape({batch, time, -1}));
 }
 
+torch::Tensor LlamaAttentionImpl::decode(const torch::Tensor& x, const RotaryTables& rotary, int64_t block,
+                                         KeyValues& read) {
+  const int64_t batch = x.size(0), time = x.size(1);
+  auto split = [&](const torch::Tensor& t,
+                   int64_t n) {  // [batch, time, n * head_dim] -> [batch, n, time, head_dim]
+    return t.view({batch, time, n, head_dim}).transpose(1, 2);
+  };
+  const auto q = apply_rotary(split(q_proj(x), heads), rotary);
+  const auto k = apply_rotary(split(k_proj(x), kv_heads), rotary);
+  const auto y = read.attend(block, q, k, split(v_proj(x), kv_heads));
+  return o_proj(y.transpose(1, 2).reshape({batch, time, -1}));
+}
+
 LlamaMLPImpl::LlamaMLPImpl(const LlamaConfig& config) {
   const int64_t dim = config.hidden_size;
   const int64_t inner =
@@ -71,6 +84,12 @@ LlamaDecoderLayerImpl::LlamaDecoderLayerImpl(const LlamaConfig& config) {
 
 torch::Tensor LlamaDecoderLayerImpl::forward(const torch::Tensor& x, const RotaryTables& rotary) {
   const auto y = x + self_attn(input_layernorm(x), rotary);
+  return y + mlp(post_attention_layernorm(y));
+}
+
+torch::Tensor LlamaDecoderLayerImpl::decode(const torch::Tensor& x, const RotaryTables& rotary,
+                                            int64_t block, KeyValues& read) {
+  const auto y = x + self_attn->decode(input_layernorm(x), rotary, block, read);
   return y + mlp(post_attention_layernorm(y));
 }
 
@@ -98,6 +117,19 @@ torch::Tensor LlamaModelImpl::forward(const torch::Tensor& ids) {
   return norm(x);
 }
 
+torch::Tensor LlamaModelImpl::decode(const torch::Tensor& ids, KeyValues& read) {
+  const int64_t begin = read.length(), time = ids.size(-1);
+  TORCH_CHECK(begin + time <= config.max_position_embeddings, "a text of ", begin + time,
+              " tokens, but max_position_embeddings is ", config.max_position_embeddings);
+  auto x = embed_tokens(ids);
+  // Tables of one size for the whole text: a longer one would be computed anew at each token.
+  const auto all = rotary.tables(read.capacity(), x);
+  const RotaryTables angles{all.cos.narrow(0, begin, time), all.sin.narrow(0, begin, time)};
+  int64_t number = 0;
+  for (const auto& layer : *layers) x = layer->as<LlamaDecoderLayer>()->decode(x, angles, number++, read);
+  return norm(x);
+}
+
 LlamaForCausalLMImpl::LlamaForCausalLMImpl(const LlamaConfig& config) {
   model = register_module("model", LlamaModel(config));
   make_lm_head(model->embed_tokens->weight, config.tie_word_embeddings);
@@ -108,6 +140,13 @@ LlamaForCausalLMImpl::LlamaForCausalLMImpl(const LlamaConfig& config) {
 
 torch::Tensor LlamaForCausalLMImpl::forward(const torch::Tensor& ids, const torch::Tensor& targets) {
   return logits_or_loss(model(ids), targets);
+}
+
+torch::Tensor LlamaForCausalLMImpl::next_logits(const torch::Tensor& ids, KeyValues& read) {
+  read.check(ids.size(-1));
+  const auto logits = lm_head(model->decode(ids, read).select(1, -1));
+  read.advance(ids.size(-1));
+  return logits;
 }
 
 }  // namespace fsdp::models

@@ -5,6 +5,7 @@
 #include <torch/nn.h>
 
 #include "causal_lm.h"
+#include "key_values.h"
 #include "rotary.h"
 
 namespace fsdp::models {
@@ -36,6 +37,8 @@ TORCH_MODULE(LlamaRMSNorm);
 struct LlamaAttentionImpl : torch::nn::Module {
   explicit LlamaAttentionImpl(const LlamaConfig& config);
   torch::Tensor forward(const torch::Tensor& x, const RotaryTables& rotary);  // [batch, time, dim], causal
+  torch::Tensor decode(const torch::Tensor& x, const RotaryTables& rotary, int64_t block,
+                       KeyValues& read);  // of the tokens after `read`
 
   int64_t heads, kv_heads, head_dim;
   torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
@@ -53,6 +56,7 @@ TORCH_MODULE(LlamaMLP);
 struct LlamaDecoderLayerImpl : torch::nn::Module {
   explicit LlamaDecoderLayerImpl(const LlamaConfig& config);
   torch::Tensor forward(const torch::Tensor& x, const RotaryTables& rotary);  // [batch, time, dim]
+  torch::Tensor decode(const torch::Tensor& x, const RotaryTables& rotary, int64_t block, KeyValues& read);
 
   LlamaAttention self_attn{nullptr};
   LlamaMLP mlp{nullptr};
@@ -63,6 +67,7 @@ TORCH_MODULE(LlamaDecoderLayer);
 struct LlamaModelImpl : torch::nn::Module {
   explicit LlamaModelImpl(const LlamaConfig& config);
   torch::Tensor forward(const torch::Tensor& ids);  // [batch, time] -> [batch, time, dim]
+  torch::Tensor decode(const torch::Tensor& ids, KeyValues& read);
 
   LlamaConfig config;
   RotaryEmbedding rotary;
@@ -78,6 +83,9 @@ struct LlamaForCausalLMImpl : CausalLMImpl {
   // The logits [batch, time, vocab] of `ids` [batch, time]; with `targets` [batch, time], the next tokens,
   // the loss.
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& targets = {});
+  // The logits [batch, vocab] of the token that follows `ids` [batch, time], where `ids` follow the tokens in
+  // `read`; they are added to it. Without gradients.
+  torch::Tensor next_logits(const torch::Tensor& ids, KeyValues& read);
 
   LlamaModel model{nullptr};
 

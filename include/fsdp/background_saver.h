@@ -19,7 +19,7 @@ struct BackgroundSaverStats {
   int64_t failed = 0;
   std::string last_error = {};       // error message of the last save that failed; empty: none failed
   double seconds_in_save = 0;        // time spent inside save(), waits for the previous save excluded
-  double seconds_behind_save = 0;    // time blocked on the previous save: if it grows, saves come too often
+  double seconds_behind_save = 0;    // time blocked on the previous save; large: saves are too frequent
   double seconds_before_writes = 0;  // time that optimizer steps waited for the copies to finish
   double seconds_saving = 0;         // total time of saves in the background, waits for other ranks included
   int64_t staging_bytes = 0;         // host memory that holds the copies
@@ -44,7 +44,8 @@ class BackgroundSaver {
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;
 
   // As fsdp::save(), but returns before the data is written. If the previous save failed, throws its error
-  // and saves nothing; the next call saves again.
+  // and saves nothing; the next call saves again. While it waits for the previous save it throws
+  // RendezvousError if another rank waits for this one in a forward or backward.
   void save(const RunState& run);
   // Waits for the save in flight. Returns the path of the last save ("" if there was none), or throws what
   // fsdp::save() would have thrown.

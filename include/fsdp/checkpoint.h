@@ -66,8 +66,8 @@ struct SaveOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};  // limit for the slowest rank's write
 };
 
-// Saves the run as folder/step-<step>, then points folder/latest to it. That comes last, when all data is on
-// disk, so if anything fails the previous checkpoint stays the latest. Returns the path of the new one.
+// Saves the run as folder/step-<step>, then points folder/latest to it. `latest` changes last, after all data
+// is on disk: after a failure it still names the previous checkpoint. Returns the path of the new one.
 // `folder` must be shared by all ranks. Waits for background saves into that folder (see BackgroundSaver).
 // Collective, between steps. Throws the same on all ranks: IoError if a rank cannot write, CheckpointError if
 // another run saves there or ranks do not share the folder. The run is unchanged then, and can go on.

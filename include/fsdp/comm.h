@@ -38,7 +38,7 @@ class Comm {
  public:
   // A group of all ranks of `world`. Collective.
   static Comm create(const World& world, const CommOptions& options = {});
-  explicit Comm(std::shared_ptr<detail::CommState> state);  // the library's own way to make one
+  explicit Comm(std::shared_ptr<detail::CommState> state);  // for the library
 
   int rank() const;
   int size() const;
@@ -77,7 +77,7 @@ class Comm {
   // nccl, c10d: compares the operations issued so far by all ranks. Throws CommError if they differ: from
   // this call if `now`, else from a later one. Collective.
   void check_order(bool now);
-  // Publishes this rank's latest operations, for the error messages of other ranks.
+  // nccl, c10d: publishes this rank's latest operations, for the error messages of other ranks.
   void share_order() const;
 
   // Ranks with the same colour (>= 0) form a group, ordered by rank. Collective.
@@ -92,9 +92,9 @@ class Comm {
   void abort(std::string_view reason);
   // local, shm: sets the reason in the CommError (peer_left) of peers that need this rank later; "": none.
   void leaving(std::string_view why);
-  // local, shm: as leaving(), for a rank that stays but skips collectives its peers may be in. A peer that
-  // needs it in one of them throws soon, unless that peer has given up as often itself. Then both go on
-  // together, and leaving("") clears `why`.
+  // local, shm: says that this rank skips collectives and stays. A peer that waits for it in one of them
+  // throws soon. If the peer has called gave_up() equally often, both continue; leaving("") then clears
+  // `why`.
   void gave_up(std::string_view why);
 
   // One row per operation used so far.

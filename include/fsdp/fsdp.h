@@ -1,14 +1,17 @@
 // Fully Sharded Data Parallel training for LibTorch: everything a program needs.
 #pragma once
 
+#include <fsdp/average.h>
 #include <fsdp/background_saver.h>
 #include <fsdp/capture.h>
 #include <fsdp/checkpoint.h>
 #include <fsdp/checkpoint_files.h>
 #include <fsdp/codec.h>
 #include <fsdp/comm.h>
+#include <fsdp/decay_groups.h>
 #include <fsdp/error.h>
 #include <fsdp/grad_scaler.h>
+#include <fsdp/log.h>
 #include <fsdp/memory_error.h>
 #include <fsdp/on_meta.h>
 #include <fsdp/optim.h>
@@ -17,8 +20,11 @@
 #include <fsdp/recomputed.h>
 #include <fsdp/run_main.h>
 #include <fsdp/sampler.h>
+#include <fsdp/schedule.h>
 #include <fsdp/script.h>
 #include <fsdp/sharded.h>
+#include <fsdp/sharding_plan.h>
 #include <fsdp/state_dict.h>
+#include <fsdp/token_mean.h>
 #include <fsdp/version.h>
 #include <fsdp/world.h>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fsdp/comm.h>
+#include <fsdp/world.h>
 #include <torch/optim/optimizer.h>
 
 #include <map>
@@ -25,7 +26,7 @@ struct GradScalerState {
 };
 
 // Scales the loss so that small fp16 gradients do not underflow, and skips the step on every rank if a
-// gradient of any rank is infinite or NaN, as torch.amp.GradScaler does on one:
+// gradient of any rank is infinite or NaN, as torch.amp.GradScaler does on a single rank:
 //
 //   scaler.scale(model(x, y)).backward();
 //   scaler.unscale_(optimizer);            // only if gradients are read before the step
@@ -62,6 +63,7 @@ class GradScaler {
   };
   bool find_inf(torch::optim::Optimizer& optimizer);
 
+  World world_;
   Comm comm_;
   at::Device device_;
   GradScalerOptions options_;

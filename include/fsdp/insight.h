@@ -18,7 +18,7 @@ enum class UnitState : uint8_t {
 // The phase of a step that a unit is in: FSDP1's HandleTrainingState. UnitState says whether it is gathered.
 enum class UnitPhase : uint8_t {
   idle,           // not in use: holds the shard, and a slot if it is gathered ahead or kept
-  forward,        // operators of forward read it, until they go on to another unit: holds its slot
+  forward,        // operators of forward read it, until one of another unit runs: holds its slot
   backward_pre,   // gathered or being gathered for backward: holds its slot, and gradients as they arrive
   backward_post,  // its gradients have arrived or are being reduced: holds gradient buffer and shard
   summon,         // inside full_params(): holds the shard, and whole parameters in memory of their own

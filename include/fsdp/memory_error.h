@@ -11,7 +11,7 @@ namespace fsdp {
 // This rank has too little memory. The message says what was requested, what the model holds by kind, and
 // which unused options would make it hold less. Thrown for memory of the model itself (shards, slots,
 // gradients), for operators inside a call of the model, and in a backward for operators that read a
-// parameter. Other operators throw LibTorch's error as it is.
+// parameter. Other operators throw LibTorch's error unchanged.
 class MemoryError : public c10::OutOfMemoryError {
  public:
   MemoryError(const std::string& message, int64_t bytes)

@@ -37,8 +37,8 @@ class AdamW : public torch::optim::AdamW {
   torch::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
 
-  // From now on every backward of `model` is a step: a parameter in host memory is updated as soon as its
-  // gradient is complete, while the backward goes on, and gets no .grad(). Needs Offload::params, and all
+  // From now on backward of `model` also runs the optimizer: a parameter in host memory is updated as soon as
+  // its gradient is complete, while the backward goes on, and gets no .grad(). Needs Offload::params, and all
   // trainable parameters of the model in this optimizer, which then steps for one model only. Not with
   // no_sync(), keep_gathered(), clipping, a GradScaler, check_gradients, gradients below fp32, a penalty over
   // slices or reproducible mode: these throw c10::Error. A backward that fails may have updated some units;

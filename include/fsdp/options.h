@@ -68,7 +68,7 @@ struct UnitOptions {
   std::optional<int> reshard_group = {};
   std::optional<Precision> precision = {};
   // Prefetching by name: the units to gather when this unit is used in forward or in backward, in this order,
-  // from step two on. A list replaces the look-ahead and may exceed limit_all_gathers. Empty: no prefetching.
+  // from the second step on. A list replaces the look-ahead and may exceed limit_all_gathers; empty: none.
   std::optional<std::vector<std::string>> forward_prefetch = {};
   std::optional<std::vector<std::string>> backward_prefetch = {};
 };
@@ -104,9 +104,9 @@ struct ShardOptions {
   // precision of their own: see docs/sharding.md, "Units in another dtype".
   bool cast_unit_inputs = false;
   bool check_gradients = false;  // throw if a gradient is not finite, with its rank and parameter
-  // Every so many backwards, ranks compare replicated parameters (no_shard, replicate_below, rows of a hybrid
-  // strategy) and throw if they differ, with rank and unit. In reproducible mode rank 0 also logs
-  // state_hash(). 0: never.
+  // Compare replicated parameters (no_shard, replicate_below, rows of a hybrid strategy) every n-th backward,
+  // and throw with rank and unit if they differ; 0: never. In reproducible mode rank 0 also logs
+  // state_hash().
   int check_replicas_every = 0;
   std::optional<Reproducible> reproducible = {};
   Offload offload = {};

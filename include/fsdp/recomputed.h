@@ -38,7 +38,7 @@ struct PlainForward<Result (Owner::*)(Args...) const> {
   using type = Result (Owner::*)(Args...);
 };
 
-// A module to copy: no constructor of a user's takes it.
+// Tag type of the copying constructor, so that it collides with no constructor of Impl.
 template <class Impl>
 struct CopyOf {
   const Impl& of;
@@ -109,7 +109,7 @@ class RecomputedImpl<Impl, Result (Owner::*)(Args...)> : public Impl {
                                                                     static_cast<Impl&>(*this), call, args...);
   }
 
-  // As Impl clones itself.
+  // Clones by Impl::clone(), and keeps the options.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
     const auto copy = std::dynamic_pointer_cast<Impl>(Impl::clone(device));

@@ -28,7 +28,7 @@ struct SamplerState {
 // Deals the indices of the dataset, in an order that is the same on all ranks: each rank gets every W-th.
 //
 // Every rank gets the same number of indices, so that all make the same number of steps. If the size does not
-// divide by W, the order is filled up from its beginning, or its tail is dropped. Apart from the filling, no
+// divide by W, the order is padded with its first samples, or its tail is dropped. Apart from the padding, no
 // two ranks share an index. Every epoch has a new shuffle, which depends on (seed, epoch) only: not on the
 // rank, the platform or LibTorch's generators.
 //

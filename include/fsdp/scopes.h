@@ -35,9 +35,9 @@ struct NoSyncOptions {
   bool rows_only = false;
 };
 
-// While the scope lives, gradients stay on this rank, unsharded, or in its row. The first backward after the
-// scope ends reduces them. To drop them instead, call the model's zero_grad(); the optimizer's does not reach
-// them. Scopes may overlap.
+// While the scope lives, gradients stay on this rank, unsharded; with rows_only they are reduced within the
+// row. The first backward after the scope ends reduces them. To drop them instead, call the model's
+// zero_grad(); the optimizer's does not reach them. Scopes may overlap.
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<detail::Engine> engine, const NoSyncOptions& options = {});

@@ -77,7 +77,8 @@ class ShardedModel {
   void reshard(const std::string& path = {});
 
   MemoryStats memory_stats() const;
-  // Counts the state of Adam, AdamW, SGD, RMSprop, Adagrad or fsdp::AdamW too, except in the peak.
+  // Counts the optimizer's state too, except in the peaks. `format`: for an optimizer that is neither
+  // LibTorch's nor ours, as in RunState.
   MemoryStats memory_stats(const torch::optim::Optimizer& optimizer,
                            const OptimizerFormat* format = nullptr) const;
   void reset_peak_memory();

@@ -6,8 +6,10 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/env.h"
 
@@ -25,6 +27,17 @@ std::optional<LogLevel> parse_level(const std::string& text) {
   for (size_t i = 0; i < kLevels.size(); ++i)
     if (strcasecmp(text.c_str(), kLevels[i]) == 0) return static_cast<LogLevel>(i);
   return std::nullopt;
+}
+
+// Never destroyed: threads may log while the process ends.
+struct Sink {
+  std::mutex mutex;
+  LogSink take;
+};
+
+Sink& sink() {
+  static Sink* const only = new Sink;
+  return *only;
 }
 
 std::string wanted_level() { return env_string("FSDP_LOG").value_or("info"); }
@@ -49,12 +62,31 @@ bool logs(LogLevel level) {
 
 void log(LogLevel level, std::string_view message) {
   if (!logs(level)) return;
-  std::string line = "fsdp: ";
-  if (level == LogLevel::error) line += "error: ";
-  if (level == LogLevel::warn) line += "warning: ";
-  if (level == LogLevel::debug) line += "debug: ";
-  line.append(message).push_back('\n');
+  Sink& to = sink();
+  const std::lock_guard lock(to.mutex);
+  if (to.take) return to.take(level, message);
+  const std::string line = format_log_line(level, message) + "\n";
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
 }  // namespace fsdp::detail
+
+namespace fsdp {
+
+LogSink set_log_sink(LogSink sink) {
+  detail::Sink& to = detail::sink();
+  const std::lock_guard lock(to.mutex);
+  return std::exchange(to.take, std::move(sink));
+}
+
+void set_log_level(LogLevel level) { detail::level_in_use = static_cast<int>(level); }
+
+std::string format_log_line(LogLevel level, std::string_view line) {
+  std::string text = "fsdp: ";
+  if (level == LogLevel::error) text += "error: ";
+  if (level == LogLevel::warn) text += "warning: ";
+  if (level == LogLevel::debug) text += "debug: ";
+  return text.append(line);
+}
+
+}  // namespace fsdp

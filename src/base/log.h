@@ -1,13 +1,13 @@
-// Messages to the person at the terminal, on stderr only. FSDP_LOG=error|warn|info|debug (default info).
+// Messages to the person at the terminal: on stderr, or to the sink of <fsdp/log.h>.
+// FSDP_LOG=error|warn|info|debug (default info).
 #pragma once
 
+#include <fsdp/log.h>
+
 #include <concepts>
-#include <cstdint>
 #include <string_view>
 
 namespace fsdp::detail {
-
-enum class LogLevel : uint8_t { error, warn, info, debug };
 
 // Takes the level from FSDP_LOG. Throws RendezvousError if it is not one of the four. init() and run_local()
 // call this; a line logged before that takes a wrong value as info.

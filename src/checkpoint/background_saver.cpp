@@ -16,6 +16,8 @@
 #include "checkpoint/errors.h"
 #include "checkpoint/members.h"
 #include "checkpoint/save.h"
+#include "launch/in_call.h"
+#include "launch/world_state.h"
 #include "runtime/policy.h"
 #include "watch/quiet.h"
 
@@ -98,6 +100,16 @@ class BackgroundSave {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return live_ == 0 || done_; });
   }
+  // Returns once the save has ended. Throws RendezvousError if a group of the ranks fails meanwhile: a rank
+  // in a call that this one is not in will not save either.
+  void wait_in_meeting() {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kLook, [&] { return done_; }))
+      if (const auto fault = meeting_.world().state().activity->new_fault())
+        throw RendezvousError("while waiting for the previous save into " + folder_ +
+                              ", a group of the ranks failed: rank " + std::to_string(fault->culprit) + ": " +
+                              fault->reason);
+  }
   bool done() const {
     const std::lock_guard lock(mutex_);
     return done_;
@@ -155,6 +167,8 @@ class BackgroundSave {
     --live_;
     changed_.notify_all();
   }
+
+  static constexpr Milliseconds kLook{20};
 
   FileOps& files_;
   std::string folder_;
@@ -228,6 +242,9 @@ std::string BackgroundSaver::wait() {
 
 void BackgroundSaver::save(const RunState& run) {
   const auto called = detail::Clock::now();
+  const detail::InMeeting call(detail::model_of(run.model.engine()).world,
+                               "BackgroundSaver::save('" + state_->folder + "')");
+  if (state_->save) state_->save->wait_in_meeting();
   (void)wait();
   state_->stats.seconds_behind_save += detail::seconds_since(called);
   const auto start = detail::Clock::now();

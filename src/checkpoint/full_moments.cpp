@@ -99,7 +99,7 @@ class FullMoments {
   void add_replicated(const Params& params) {
     for (const auto& [param, name] : params)
       if (const auto found = mine_.find(name); here_ && found != mine_.end())
-        add(name, found->second->elements().as_strided(param->place.param.shape, param->strides));
+        add(name, found->second->elements().as_strided(param->placement.param.shape, param->strides));
   }
 
   void add_gathered(const UnitRegion& region, at::ScalarType dtype, const Params& params) {
@@ -110,7 +110,7 @@ class FullMoments {
     const at::Tensor shard = at::zeros({region.spec.layout.shard_numel}, options);
     for (const auto& [param, name] : params)
       if (const auto found = mine_.find(name); found != mine_.end()) {
-        const ShardRange own = layout.range(param->place, index);
+        const ShardRange own = layout.range(param->placement, index);
         shard.narrow(0, own.in_shard, own.size).copy_(found->second->elements());
       }
     const at::Tensor whole = at::empty({here_ ? region.spec.total() : 0}, options);

@@ -6,14 +6,14 @@ namespace fsdp::detail {
 
 Held held_of(const Model& model, const UnitParam& param, std::string name, const at::Tensor& flat) {
   const Unit& unit = *param.unit;
-  const ShardRange own = unit.spec.layout.range(param.place, model.mesh.shard_index(unit.ranks()));
-  return make_held(std::move(name), param.place.param.shape, param.strides, own.start, flat);
+  const ShardRange own = unit.spec.layout.range(param.placement, model.mesh.shard_index(unit.ranks()));
+  return make_held(std::move(name), param.placement.param.shape, param.strides, own.start, flat);
 }
 
 bool saves_param(const Model& model, size_t index) {
   const UnitParam& param = *model.params[index];
   // Whole on every rank: ranks take turns. A tensor without elements is in no rank's shard.
-  if (param.unit->ranks() == 1 || param.place.numel == 0)
+  if (param.unit->ranks() == 1 || param.placement.numel == 0)
     return static_cast<int>(index % static_cast<size_t>(model.world.size())) == model.world.rank();
   const bool first_row = !model.mesh.column || model.mesh.column->rank() == 0;
   return first_row && param.slice.numel() > 0;

@@ -202,7 +202,7 @@ void OptimizerLoad::make_states(std::vector<std::string>& errors) {
 
 bool OptimizerLoad::counts(const OptimizedPart& part) const {
   const bool all = saved_by_ == SavedBy::all_ranks && part.param != nullptr;
-  return (all ? part.param->place.numel : part.size) > 0;
+  return (all ? part.param->placement.numel : part.size) > 0;
 }
 
 void OptimizerLoad::check_part(const NextState& next, const SavedPart& part,

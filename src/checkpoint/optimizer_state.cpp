@@ -29,7 +29,7 @@ class KnownTensors {
     for (size_t i = 0; i < model.params.size(); ++i) {
       const UnitParam& param = *model.params[i];
       const ShardRange own =
-          param.unit->spec.layout.range(param.place, model.mesh.shard_index(param.unit->ranks()));
+          param.unit->spec.layout.range(param.placement, model.mesh.shard_index(param.unit->ranks()));
       OptimizedPart part{.param = &param,
                          .name = prefix + param.names.front(),
                          .offset = 0,

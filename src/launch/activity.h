@@ -38,14 +38,13 @@ class ActivityBoard {
 // Note [Activities]
 // A rank that waits for another can only say which collective is missing. Users know calls: the 5th forward,
 // a backward, save(). So every rank writes down the call it is in, whenever that changes, on the boards of
-// all its groups; whoever reports a fault reads both sides there. An activity completes the sentence "rank 1
-// is
-// ...": "in its 5th forward without gradients", "outside the model, after its 4th backward".
+// all its groups; the rank that reports a fault reads both sides there. An activity completes the sentence
+// "rank 1 is ...": "in its 5th forward without gradients", "outside the model, after its 4th backward".
 //
-// save() and load() meet through the store, and World::mean() in a group of its own. A rank in such a meeting
-// needs all ranks there, and one that waits for it in another group will never come. `meetings` lets that
-// rank find out at once (Rounds::look_for_meeting); it ends its group, and those who meet look for such a
-// fault (new_fault()).
+// save() and load() meet through the store, World::mean() and a GradScaler in groups of their own. A rank in
+// such a meeting needs all ranks there, and one that waits for it in another group will never come.
+// `meetings` lets that rank find out at once (Rounds::look_for_meeting); it ends its group, and those who
+// meet look for such a fault (new_fault()).
 //
 // Threads: any. Meetings say something about one thread only. A rank that uses groups on several threads may
 // meet on one of them and do its part in another group on the next, so it shows no meetings and looks for
@@ -57,7 +56,7 @@ class Activity {
   // "is in its 5th forward, for 3 s"; empty: unknown.
   std::string of_peer(int world_rank) const;
 
-  // A save() or load() of all ranks begins or ends.
+  // A meeting of all ranks begins or ends.
   void begin_meeting(std::string text);
   void end_meeting();
   // A thread is about to use a group. See Note [Activities], "Threads".

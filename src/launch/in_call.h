@@ -20,7 +20,8 @@ class InCall {
   std::string before_;
 };
 
-// The same for a call in which ranks meet outside of the groups of training: save(), load(), World::mean().
+// The same for a call in which ranks meet outside of the groups of training: save(), load(), World::mean(),
+// GradScaler::step(). Meetings do not nest.
 class InMeeting {
  public:
   InMeeting(const World& world, const std::string& call);

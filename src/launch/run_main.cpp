@@ -26,8 +26,9 @@ int fail(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-// Prefixes the number of this rank, if a launcher started several.
-int fail_here(const std::string& message) {
+// Prefixes the number of this rank, if a launcher started several, and tells the launcher.
+int fail_here(const std::string& message, int culprit = -1) {
+  write_error_file(message, culprit);
   std::optional<detail::Identity> me;
   try {
     me = detail::find_identity({});
@@ -92,6 +93,8 @@ int run_main(const std::function<void()>& body) {
     return 0;
   } catch (const RankError& error) {
     return fail(error.what(), error.exit_code());
+  } catch (const CommError& error) {
+    return fail_here(error.what(), error.details().culprit);
   } catch (const c10::Error& error) {
     return fail_here(detail::message_of(error));
   } catch (const std::exception& error) {

@@ -127,7 +127,7 @@ void Reproduction::restart(const Units& units) {
   backwards_ = 0;
   sums_.clear();
   for (const auto& unit : units)
-    for (const auto& param : unit->params) param->gradient.somewhere = false;
+    for (const auto& param : unit->params) param->gradient.used_by_any_rank = false;
 }
 
 void Reproduction::check_write() const {

@@ -37,7 +37,7 @@ const detail::UnitParam& find_param(const detail::Model& model, const std::strin
 
 int64_t elements(const detail::Unit& unit) {
   int64_t n = 0;
-  for (const auto& param : unit.params) n += param->place.numel;
+  for (const auto& param : unit.params) n += param->placement.numel;
   return n;
 }
 
@@ -52,8 +52,8 @@ void describe_unit(std::ostream& out, const detail::Unit& unit, const detail::Me
   out << (unit.ranks() == 1 ? ", whole on every rank" : "")
       << (unit.spec.stays_gathered && unit.ranks() > 1 ? ", kept from forward to backward" : "") << "\n";
   for (const auto& param : unit.params) {
-    const detail::ShardRange own = unit.spec.layout.range(param->place, mesh.shard_index(unit.ranks()));
-    out << "    " << param->names.front() << " " << shape_text(param->place.param.shape);
+    const detail::ShardRange own = unit.spec.layout.range(param->placement, mesh.shard_index(unit.ranks()));
+    out << "    " << param->names.front() << " " << shape_text(param->placement.param.shape);
     for (size_t i = 1; i < param->names.size(); ++i) out << " = " << param->names[i];
     if (own.size == 0)
       out << " (none here)\n";
@@ -143,16 +143,16 @@ ParameterInfo ShardedModel::parameter_info(const std::string& name) const {
   const detail::Unit& unit = *param.unit;
   ParameterInfo info{.name = param.names.front(),
                      .unit = unit.name(),
-                     .shape = param.place.param.shape,
+                     .shape = param.placement.param.shape,
                      .state = unit.gradient.open ? UnitState::reducing : unit.slot.state,
                      .phase = unit.phase,
                      .shards = {}};
   if (unit.ranks() == 1) {
     info.shards.push_back(
-        {.rank = model.world.rank(), .start = 0, .size = param.place.numel, .is_local = true});
+        {.rank = model.world.rank(), .start = 0, .size = param.placement.numel, .is_local = true});
     return info;
   }
-  for (const detail::ShardRange& range : unit.spec.layout.ranges(param.place))
+  for (const detail::ShardRange& range : unit.spec.layout.ranges(param.placement))
     info.shards.push_back({.rank = model.mesh.in_world(range.rank),
                            .start = range.start,
                            .size = range.size,

@@ -9,6 +9,8 @@
 
 #include <cmath>
 
+#include "launch/in_call.h"
+
 namespace fsdp {
 
 namespace {
@@ -18,10 +20,16 @@ void check_scale(double scale) {
               "; it must be positive and finite");
 }
 
+Comm make_group(const World& world, const CommOptions& options) {
+  const detail::InMeeting call(world, "GradScaler()");
+  return Comm::create(world, options);
+}
+
 }  // namespace
 
 GradScaler::GradScaler(const World& world, const GradScalerOptions& options)
-    : comm_(Comm::create(world, options.comm)),
+    : world_(world),
+      comm_(make_group(world, options.comm)),
       device_(world.device()),
       options_(options),
       state_{.scale = options.init_scale, .growth_tracker = 0} {
@@ -45,6 +53,7 @@ bool GradScaler::find_inf(torch::optim::Optimizer& optimizer) {
   const auto* ours = dynamic_cast<const AdamW*>(&optimizer);
   TORCH_CHECK(ours == nullptr || !ours->steps_in_backward(),
               "fsdp: GradScaler with AdamW::step_in_backward(), which has used the scaled gradients already");
+  const detail::InMeeting call(world_, "GradScaler::unscale_() or step()");
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
   at::Tensor found = at::zeros({1}, options);

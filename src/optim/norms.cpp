@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "launch/in_call.h"
 #include "runtime/model.h"
 #include "watch/quiet.h"
 
@@ -44,6 +45,7 @@ at::Tensor sharded_ones(const Model& model) {
 // All ranks get the same bits: they add the same numbers in the same order.
 at::Tensor norms_over_ranks(Model& model, double p, PartOf part_of, const char* label) {
   TORCH_CHECK(p > 0, "fsdp: ", label, " with p = ", p, "; it must be positive or infinity");
+  const InCall call(model.world, std::string(label) + "()");
   for (const auto& unit : model.units) unit->before_touch();  // updates may be promised
   const Quiet quiet;
   const at::Tensor mine = norms_here(model, p, part_of);

@@ -31,7 +31,7 @@ class InBackward final : public BackwardStepper {
     const at::NoGradGuard no_grad;
     std::map<const c10::TensorImpl*, const UnitParam*> wanted;
     for (const auto& param : region.unit->params)
-      if (&param->region() == &region && param->gradient.somewhere && param->slice.numel() > 0)
+      if (&param->region() == &region && param->gradient.used_by_any_rank && param->slice.numel() > 0)
         wanted[param->slice.unsafeGetTensorImpl()] = param.get();
     for (auto& group : optimizer_->param_groups()) {
       const auto& options = static_cast<const AdamWOptions&>(group.options());

@@ -1,4 +1,5 @@
 // unshard() and reshard(): units gathered and released by hand.
+#include "launch/in_call.h"
 #include "runtime/engine.h"
 #include "runtime/graph_task.h"
 #include "watch/quiet.h"
@@ -10,6 +11,7 @@ void Engine::unshard(const std::string& path) {
   const std::lock_guard lock(mutex);
   TORCH_CHECK(full_scopes_.empty(), "fsdp: unshard() inside full_params(), where all parameters are whole");
   const std::vector<Unit*> wanted = units_under(path, "unshard()");
+  const InCall call(world, "unshard()");
   if (depth_ == 0 && graph_task() == -1) {
     end_failed_call();
     drop_failed_task();

@@ -11,7 +11,7 @@ FullGradients::FullGradients(Model& model, const std::vector<Unit*>& units, cons
     : model_(model) {
   for (const Unit* unit : units)
     for (const auto& param : unit->params)
-      grads_.push_back({.param = param.get(), .before = param->tensor.grad(), .somewhere = false});
+      grads_.push_back({.param = param.get(), .before = param->tensor.grad(), .used_by_any_rank = false});
   if (grads_.empty()) return;  // outer scopes have all units
   ask_ranks();
   for (const Unit* unit : units)
@@ -19,7 +19,7 @@ FullGradients::FullGradients(Model& model, const std::vector<Unit*>& units, cons
   if (parts_.empty()) return;
   for (const Grad& grad : grads_)
     grad.param->tensor.mutable_grad() =
-        grad.somewhere ? grad.param->view_of(whole_of(*grad.param)) : at::Tensor();
+        grad.used_by_any_rank ? grad.param->view_of(whole_of(*grad.param)) : at::Tensor();
 }
 
 // The program may have set .grad() of some ranks' slices only.
@@ -31,13 +31,13 @@ void FullGradients::ask_ranks() {
   model_.mesh.all.all_reduce(counts, ReduceOp::sum, "gradients of full_params()").wait();
   counts = counts.cpu();
   count = counts.mutable_data_ptr<int64_t>();
-  for (size_t i = 0; i < grads_.size(); ++i) grads_[i].somewhere = count[i] > 0;
+  for (size_t i = 0; i < grads_.size(); ++i) grads_[i].used_by_any_rank = count[i] > 0;
 }
 
 void FullGradients::gather(UnitRegion& region, const FullParamsOptions& options) {
   const bool here = !options.rank0_only || model_.world.rank() == 0;
   const bool some = std::any_of(grads_.begin(), grads_.end(), [&](const Grad& grad) {
-    return &grad.param->region() == &region && grad.somewhere;
+    return &grad.param->region() == &region && grad.used_by_any_rank;
   });
   const auto type = region.home.options().dtype(region.gradient_type());
   at::Tensor whole = at::empty({here && some ? region.spec.total() : 0}, type);
@@ -46,7 +46,7 @@ void FullGradients::gather(UnitRegion& region, const FullParamsOptions& options)
     const at::Tensor shard = at::zeros({region.spec.layout.shard_numel}, type);
     for (const auto& param : unit.params) {
       if (&param->region() != &region || !param->slice.grad().defined()) continue;
-      const ShardRange own = unit.spec.layout.range(param->place, model_.mesh.shard_index(unit.ranks()));
+      const ShardRange own = unit.spec.layout.range(param->placement, model_.mesh.shard_index(unit.ranks()));
       shard.narrow(0, own.in_shard, own.size).copy_(param->slice.grad());
     }
     const std::optional<int> root = options.rank0_only ? std::optional(0) : std::nullopt;
@@ -81,16 +81,16 @@ void FullGradients::write_back(UnitParam& param) const {
     own = at::Tensor();
     return;
   }
-  if (given.sizes() != at::IntArrayRef(param.place.param.shape)) {
+  if (given.sizes() != at::IntArrayRef(param.placement.param.shape)) {
     TORCH_WARN("fsdp: the gradient of parameter '", param.names.front(), "' was given the shape ",
                given.sizes(), " in full_params(); its values stay as they were");
     return;
   }
   const UnitRegion& region = param.region();
   const Unit& unit = *param.unit;
-  const at::Tensor flat = at::empty({param.place.numel}, given.options().dtype(region.gradient_type()));
-  raw_view(flat, 0, param.place.param.shape, param.strides).copy_(given.detach());
-  const ShardRange range = unit.spec.layout.range(param.place, model_.mesh.shard_index(unit.ranks()));
+  const at::Tensor flat = at::empty({param.placement.numel}, given.options().dtype(region.gradient_type()));
+  raw_view(flat, 0, param.placement.param.shape, param.strides).copy_(given.detach());
+  const ShardRange range = unit.spec.layout.range(param.placement, model_.mesh.shard_index(unit.ranks()));
   const at::Tensor part = flat.narrow(0, range.start, range.size);
   if (own.defined())
     own.copy_(part);

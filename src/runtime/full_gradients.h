@@ -26,8 +26,8 @@ class FullGradients {
   };
   struct Grad {
     UnitParam* param;
-    at::Tensor before;  // the module's .grad()
-    bool somewhere;     // some rank has a gradient for it
+    at::Tensor before;      // the module's .grad()
+    bool used_by_any_rank;  // some rank has a gradient for it
   };
   void ask_ranks();
   void gather(UnitRegion& region, const FullParamsOptions& options);

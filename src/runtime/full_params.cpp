@@ -134,16 +134,16 @@ namespace {
 void take_back(const UnitParam& param, const at::Tensor& whole, bool write_back) {
   const at::Tensor& tensor = param.tensor;
   const bool same = tensor.has_storage() && tensor.storage().is_alias_of(whole.storage()) &&
-                    tensor.storage_offset() == param.place.offset;
+                    tensor.storage_offset() == param.placement.offset;
   if (same) return;
-  if (tensor.sizes() != at::IntArrayRef(param.place.param.shape)) {
+  if (tensor.sizes() != at::IntArrayRef(param.placement.param.shape)) {
     TORCH_WARN("fsdp: parameter '", param.names.front(),
                "' was given another shape in full_params(); its values stay as they were");
   } else if (write_back) {
     param.view_of(whole).copy_(tensor.detach());
   }
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(param.place.param.shape, param.strides,
-                                                      param.place.offset);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(param.placement.param.shape, param.strides,
+                                                      param.placement.offset);
 }
 
 }  // namespace

@@ -12,8 +12,9 @@ namespace fsdp::detail {
 // there is a gradient that the plan does not have.
 std::vector<int64_t> Gradients::used_here(bool surprised) {
   std::vector<int64_t> used;
-  for_each_param(
-      [&](UnitParam& param) { used.push_back(param.gradient.here && !param.unit->gradient.held ? 1 : 0); });
+  for_each_param([&](UnitParam& param) {
+    used.push_back(param.gradient.used_locally && !param.unit->gradient.held ? 1 : 0);
+  });
   used.push_back(surprised ? 1 : 0);
   return used;
 }
@@ -28,7 +29,8 @@ bool Gradients::anyone_surprised(std::vector<int64_t>& used) {
   for (const auto& unit : units_)
     if (unit->gradient.open && !unit->gradient.held) late = unit->name();
   for_each_param([&](UnitParam& param) {
-    left_out = left_out || (mode_ == nullptr && param.gradient.somewhere && !param.gradient.here);
+    left_out =
+        left_out || (mode_ == nullptr && param.gradient.used_by_any_rank && !param.gradient.used_locally);
   });
   const bool surprised = std::exchange(surprised_, false) || !late.empty();
   if (policy_.asks_ranks_every_step) {

@@ -29,7 +29,7 @@ int64_t Gradients::buffer_bytes() const {
 
 // At the planned offset if there is one; there is none while gradients are kept back, or without a plan.
 void Gradients::open(Unit& unit) {
-  if (unit.gradient.place >= 0) take_planned_place(unit);
+  if (unit.gradient.buffer_offset >= 0) take_planned_place(unit);
   open_regions(unit);
   unit.gradient.open = true;
 }
@@ -46,7 +46,7 @@ void Gradients::open_regions(Unit& unit) {
 }
 
 void Gradients::take_planned_place(Unit& unit) {
-  carve_buffers(unit, arena_, unit.gradient.place);
+  carve_buffers(unit, arena_, unit.gradient.buffer_offset);
   for (const auto& region : unit.regions)
     if (region->gradient.buffer.defined()) mesh_.row.claim(as_reals(region->gradient.buffer));
 }
@@ -57,7 +57,7 @@ bool Gradients::in_arena(const UnitRegion& region) const {
 
 // A gradient may arrive on this rank earlier than the plan expects; ranks must reduce in the same memory.
 void Gradients::move_to_plan(Unit& unit) {
-  if (unit.gradient.place < 0) return;
+  if (unit.gradient.buffer_offset < 0) return;
   std::vector<at::Tensor> here;
   for (const auto& region : unit.regions) here.push_back(region->gradient.buffer);
   if (std::all_of(unit.regions.begin(), unit.regions.end(), [&](const auto& region) {
@@ -72,7 +72,7 @@ void Gradients::move_to_plan(Unit& unit) {
 // Without a plan every rank's buffers are its own memory, even those it opened by the plan it has left.
 void Gradients::leave_plan() {
   for (const auto& unit : units_) {
-    unit->gradient.place = -1;
+    unit->gradient.buffer_offset = -1;
     for (const auto& region : unit->regions)
       if (unit->gradient.open && in_arena(*region)) region->gradient.buffer = region->gradient.buffer.clone();
   }
@@ -81,7 +81,7 @@ void Gradients::leave_plan() {
 // Drops offsets of buffers whose gradients did not arrive: they belong to the plan that has ended.
 void Gradients::end_cycle() {
   for (const auto& unit : units_)
-    if (!unit->gradient.open) unit->gradient.place = -1;
+    if (!unit->gradient.open) unit->gradient.buffer_offset = -1;
 }
 
 // A whole gradient that needs no cast is summed in its final memory.
@@ -107,8 +107,8 @@ void Gradients::clear_padding(Unit& unit) {
     };
     for (const auto& param : unit.params) {
       if (&param->region() != region.get()) continue;
-      gap_before(param->place.offset);
-      end = param->place.offset + param->place.numel;
+      gap_before(param->placement.offset);
+      end = param->placement.offset + param->placement.numel;
     }
     gap_before(region->gradient.buffer.numel());
   }

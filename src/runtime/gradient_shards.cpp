@@ -81,7 +81,7 @@ void GradientShards::cut(UnitRegion& region) const {
   for (const auto& param : region.unit->params) {
     if (&param->region() != &region) continue;
     const ShardRange range =
-        region.unit->spec.layout.range(param->place, mesh_.shard_index(region.unit->ranks()));
+        region.unit->spec.layout.range(param->placement, mesh_.shard_index(region.unit->ranks()));
     param->gradient.slice = raw_view(region.gradient.shard, range.in_shard, {range.size}, {1});
   }
 }
@@ -156,7 +156,7 @@ void GradientShards::reduce_region(UnitRegion& region, const std::vector<bool>& 
                   .work = {},
                   .across = path.crosses()};
   for (size_t i = 0; i < unit.params.size(); ++i)
-    if (&unit.params[i]->region() == &region) unit.params[i]->gradient.somewhere |= used[i];
+    if (&unit.params[i]->region() == &region) unit.params[i]->gradient.used_by_any_rank |= used[i];
   if (path.in_buffer()) {
     if (!pending.buffer.is_same(region.gradient.shard)) pending.result = pending.buffer;
   } else if (adds || region.reduce() != region.gradient_type() || region.spec.gradient_on_host) {
@@ -183,7 +183,7 @@ void GradientShards::reduce_for_mode(UnitRegion& region, const std::vector<bool>
   }
   if (policy_.asks_ranks_every_step) return;  // they exchange at the end which parameters they used
   for (size_t i = 0; i < unit.params.size(); ++i)
-    if (&unit.params[i]->region() == &region) unit.params[i]->gradient.somewhere |= used[i];
+    if (&unit.params[i]->region() == &region) unit.params[i]->gradient.used_by_any_rank |= used[i];
 }
 
 bool GradientShards::is_pending(const UnitRegion& region) const {

@@ -40,10 +40,10 @@ void Gradients::arrived(UnitParam& param) {
 
   if (!unit.gradient.open) open(unit);
   if (!param.region().gradient.buffer.defined()) open_regions(unit);
-  param.gradient.here = true;
+  param.gradient.used_locally = true;
   const at::Tensor place = param.view_of(param.region().gradient.buffer);
   const bool adds = param.gradient.in_buffer();
-  param.gradient.place = ParamGradient::Place::fresh;
+  param.gradient.state = ParamGradient::State::fresh;
   if (adds)
     place.add_(gradient);
   else
@@ -53,7 +53,7 @@ void Gradients::arrived(UnitParam& param) {
 // With one rank a gradient stays where autograd put it, unless it needs another type or order.
 void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
   UnitRegion& region = param.region();
-  param.gradient.here = true;
+  param.gradient.used_locally = true;
   if (gradient.scalar_type() == region.gradient_type() &&
       gradient.strides() == at::IntArrayRef(param.strides)) {
     at::Tensor& total = param.slice.mutable_grad();
@@ -67,10 +67,10 @@ void Gradients::take_local(UnitParam& param, const at::Tensor& gradient) {
     return;
   }
   shards_.make(region);
-  param.gradient.somewhere = true;
+  param.gradient.used_by_any_rank = true;
   const at::Tensor place = param.view_of(region.gradient.shard);
   const bool adds = param.gradient.in_buffer() || region.gradient.shown;
-  param.gradient.place = ParamGradient::Place::fresh;
+  param.gradient.state = ParamGradient::State::fresh;
   if (adds) {
     copy_waiting();
     place.add_(gradient);
@@ -135,7 +135,7 @@ void Gradients::obey(const Instruction& step, bool at_end) {
   Unit& unit = *units_[static_cast<size_t>(step.unit)];
   switch (step.action) {
     case Action::open:
-      unit.gradient.place = step.offset;
+      unit.gradient.buffer_offset = step.offset;
       break;
     case Action::reduce:
       reduce(step);
@@ -157,14 +157,14 @@ void Gradients::change_over(const std::vector<Place>& open) {
   const Quiet quiet;
   for (const Instruction& step : end_backward(shards_.in_flight())) obey(step);
   leave_plan();
-  for (const auto& [unit, offset] : open) units_[static_cast<size_t>(unit)]->gradient.place = offset;
+  for (const auto& [unit, offset] : open) units_[static_cast<size_t>(unit)]->gradient.buffer_offset = offset;
 }
 
 void Gradients::at_task_end(const Moment* planned) {
   const Quiet quiet;
   copy_waiting();
   for_each_param([](UnitParam& param) {
-    if (param.gradient.fresh()) param.gradient.place = ParamGradient::Place::kept;
+    if (param.gradient.fresh()) param.gradient.state = ParamGradient::State::kept;
   });
   if (check_) throw_not_finite();
   if (alone())
@@ -188,7 +188,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
   if (!shards_.held_in_row) shards_.reduce_left_in_rows(units_);
   size_t next = 0;
   if (!used.empty() && shards_.steps_in_backward())
-    for_each_param([&](UnitParam& param) { param.gradient.somewhere &= used[next++] > 0; });
+    for_each_param([&](UnitParam& param) { param.gradient.used_by_any_rank &= used[next++] > 0; });
   shards_.end_in_host_memory();
   if (mode_ != nullptr)
     give_to_mode(used);
@@ -196,7 +196,7 @@ void Gradients::reduce_at_end(const Moment* planned) {
     show(used);
   for_each_param([&](UnitParam& param) {
     const bool waits = param.unit->gradient.held || shards_.stays_in_row(param.region());
-    param.gradient.here = param.gradient.here && waits;
+    param.gradient.used_locally = param.gradient.used_locally && waits;
   });
 }
 
@@ -215,7 +215,7 @@ void Gradients::reduce_what_is_left(std::vector<int64_t>& used) {
 void Gradients::reduce(const Instruction& step) {
   Unit& unit = *units_[static_cast<size_t>(step.unit)];
   writers_.wait_for_others();
-  unit.gradient.place = step.offset;
+  unit.gradient.buffer_offset = step.offset;
   if (unit.gradient.open)
     move_to_plan(unit);
   else
@@ -225,9 +225,9 @@ void Gradients::reduce(const Instruction& step) {
     if (param->region().gradient.buffer.defined() && !param->gradient.in_buffer())
       param->view_of(param->region().gradient.buffer).zero_();
   shards_.reduce(unit, used_now(step, unit));
-  for (const auto& param : unit.params) param->gradient.place = ParamGradient::Place::none;
+  for (const auto& param : unit.params) param->gradient.state = ParamGradient::State::none;
   unit.gradient.open = false;
-  unit.gradient.place = -1;
+  unit.gradient.buffer_offset = -1;
   ++unit.gradient.reduces;
 }
 
@@ -248,18 +248,18 @@ std::vector<bool> Gradients::used_now(const Instruction& planned, const Unit& un
 void Gradients::give_to_mode(const std::vector<int64_t>& used) {
   size_t next = 0;
   for_each_param(
-      [&](UnitParam& param) { param.gradient.somewhere |= !used.empty() && used[next] > 0, ++next; });
+      [&](UnitParam& param) { param.gradient.used_by_any_rank |= !used.empty() && used[next] > 0, ++next; });
   const auto take = [&](UnitRegion& region, const at::Tensor& sum, double scale) {
     shards_.take(region, sum, scale);
   };
   if (!mode_->end_backward(units_, take)) return;
   shards_.end_in_host_memory();
   for_each_param([&](UnitParam& param) {
-    if (!std::exchange(param.gradient.somewhere, false)) return;
+    if (!std::exchange(param.gradient.used_by_any_rank, false)) return;
     TORCH_CHECK(!param.slice.grad().defined(), "fsdp: reproducible: parameter '", param.names.front(),
                 "' has a gradient of the step before; call zero_grad() after every step");
     param.slice.mutable_grad() = param.gradient.slice;
-    param.gradient.news = tells;
+    param.gradient.callback_pending = tells;
   });
 }
 
@@ -268,14 +268,15 @@ void Gradients::drop() {
   copy_from_.clear();
   for (const auto& unit : units_) {
     unit->gradient.open = false;
-    unit->gradient.place = -1;
+    unit->gradient.buffer_offset = -1;
     for (const auto& region : unit->regions)
       region->gradient.buffer = region->gradient.row_sum = at::Tensor();
   }
   for_each_param([&](UnitParam& param) {
-    param.gradient.place = ParamGradient::Place::none;
-    param.gradient.here = param.gradient.in_row = param.gradient.news = false;
-    if (mode_ == nullptr) param.gradient.somewhere = false;  // uses in the step's other backwards count
+    param.gradient.state = ParamGradient::State::none;
+    param.gradient.used_locally = param.gradient.in_row = param.gradient.callback_pending = false;
+    if (mode_ == nullptr)
+      param.gradient.used_by_any_rank = false;  // uses in the step's other backwards count
   });
 }
 

@@ -21,7 +21,7 @@ void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bo
   }
   const auto& params = region.unit->params;
   const bool unsure = std::any_of(params.begin(), params.end(), [&](const auto& param) {
-    return &param->region() == &region && param->gradient.somewhere && !param->gradient.here;
+    return &param->region() == &region && param->gradient.used_by_any_rank && !param->gradient.used_locally;
   });
   const UnitId unit = region.unit->id;
   if (unsure || !is_used(region) || schedule == nullptr || schedule->gathers_again(unit) ||
@@ -34,7 +34,7 @@ void GradientShards::bring_to_host(UnitRegion& region, const at::Tensor& sum, bo
 bool GradientShards::is_used(const UnitRegion& region) {
   const auto& params = region.unit->params;
   return std::any_of(params.begin(), params.end(), [&](const auto& param) {
-    return &param->region() == &region && param->gradient.somewhere;
+    return &param->region() == &region && param->gradient.used_by_any_rank;
   });
 }
 
@@ -63,7 +63,7 @@ void GradientShards::end_in_host_memory() {
     region->host->updated_in_cycle(false);
     region->unit->note_promised_write();
     for (const auto& param : region->unit->params)
-      if (&param->region() == region) param->gradient.somewhere = false;
+      if (&param->region() == region) param->gradient.used_by_any_rank = false;
     forget(*region);
   }
   host_->downloads.let_go();

@@ -55,7 +55,7 @@ MemoryStats Engine::memory_stats(int64_t optimizer_bytes) const {
     stats.all_gathers += unit->slot.gathers;
     stats.reduce_scatters += unit->gradient.reduces;
     for (const auto& param : unit->params)
-      whole += param->place.numel * static_cast<int64_t>(c10::elementSize(param->region().master())) *
+      whole += param->placement.numel * static_cast<int64_t>(c10::elementSize(param->region().master())) *
                (param->requires_grad ? 2 : 1);
   }
   const Ledger now = ledger();

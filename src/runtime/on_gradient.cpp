@@ -25,11 +25,11 @@ void Gradients::show_settled(Unit& unit) {
   const auto& params = unit.params;
   if (!std::all_of(params.begin(), params.end(), [](const auto& param) {
         return !param->requires_grad ||
-               (param->arrived && param->gradient.somewhere && param->gradient.slice.defined());
+               (param->arrived && param->gradient.used_by_any_rank && param->gradient.slice.defined());
       }))
     return;
   for (const auto& param : params)
-    if (std::exchange(param->gradient.somewhere, false)) show_now(*param);
+    if (std::exchange(param->gradient.used_by_any_rank, false)) show_now(*param);
   for (const auto& region : unit.regions) GradientShards::forget(*region);
 }
 
@@ -39,15 +39,15 @@ void Gradients::show_complete() {
   const Quiet quiet;
   for (const auto& unit : units_) {
     const bool complete = std::all_of(unit->params.begin(), unit->params.end(), [](const auto& param) {
-      return param->gradient.here || !param->requires_grad;
+      return param->gradient.used_locally || !param->requires_grad;
     });
     if (!complete || unit->params.empty() || schedule_.needs_again(unit->id)) continue;
     copy_waiting();
     for (const auto& param : unit->params) {
-      if (!std::exchange(param->gradient.here, false)) continue;
-      param->gradient.place = ParamGradient::Place::none;
-      param->gradient.news = true;
-      if (std::exchange(param->gradient.somewhere, false)) shards_.show(*param);
+      if (!std::exchange(param->gradient.used_locally, false)) continue;
+      param->gradient.state = ParamGradient::State::none;
+      param->gradient.callback_pending = true;
+      if (std::exchange(param->gradient.used_by_any_rank, false)) shards_.show(*param);
     }
     for (const auto& region : unit->regions) GradientShards::forget(*region);
   }
@@ -57,19 +57,19 @@ void Gradients::show_complete() {
 void Gradients::show(const std::vector<int64_t>& used) {
   size_t next = 0;
   for_each_param([&](UnitParam& param) {
-    const bool reduced = std::exchange(param.gradient.somewhere, false);
+    const bool reduced = std::exchange(param.gradient.used_by_any_rank, false);
     const bool somewhere = used.empty() ? reduced : used[next] > 0;
     ++next;
     if (somewhere && param.gradient.slice.defined()) show_now(param);
     if (!alone()) return;
-    param.gradient.place = ParamGradient::Place::none;
-    param.gradient.news = std::exchange(param.gradient.here, false) && tells;
+    param.gradient.state = ParamGradient::State::none;
+    param.gradient.callback_pending = std::exchange(param.gradient.used_locally, false) && tells;
   });
 }
 
 void Gradients::show_now(UnitParam& param) const {
   shards_.show(param);
-  param.gradient.news = tells;
+  param.gradient.callback_pending = tells;
 }
 
 void Engine::set_on_gradient(std::function<void(const std::string&, at::Tensor&)> done) {
@@ -89,7 +89,7 @@ void Engine::tell_gradients(bool backward_ended) {
   const auto done = [&](bool*) { telling_ = false; };
   const std::unique_ptr<bool, decltype(done)> scope(&telling_, done);
   for (UnitParam* param : params)
-    if (std::exchange(param->gradient.news, false) && param->slice.grad().defined())
+    if (std::exchange(param->gradient.callback_pending, false) && param->slice.grad().defined())
       on_gradient_(param->names.front(), param->slice);
 }
 

@@ -39,7 +39,7 @@ void GradientShards::keep_in_row(UnitRegion& region, const at::Tensor& sum) {
 at::Tensor GradientShards::take_from_row(UnitRegion& region) {
   for (const auto& param : region.unit->params)
     if (&param->region() == &region && std::exchange(param->gradient.in_row, false))
-      param->gradient.somewhere = true;
+      param->gradient.used_by_any_rank = true;
   return std::exchange(region.gradient.row_sum, at::Tensor());
 }
 

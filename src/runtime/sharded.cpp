@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "launch/in_call.h"
 #include "runtime/engine.h"
 
 namespace fsdp {
@@ -163,6 +164,7 @@ int64_t ShardedModel::step() const { return mode_of(engine_).step; }
 void ShardedModel::set_step(int64_t step) { mode_of(engine_).step = step; }
 uint64_t ShardedModel::state_hash() const {
   detail::Engine& engine = current(engine_);
+  const detail::InCall call(engine.world, "state_hash()");
   return mode_of(engine_).hash(engine.units, engine.mesh);
 }
 

@@ -84,26 +84,26 @@ struct UnitRegion final : WatchedRegion {
 // added to it. A unit is complete when all its gradients are fresh. A reduce takes them out of the buffer.
 //
 // A slice gets a .grad() if any rank has a gradient, since an expert may have seen no token on this rank.
-// `here` means that this rank had a gradient since the last reduced one; `somewhere` that any rank had one,
+// `used_locally`: this rank had a gradient since the last reduced one. `used_by_any_rank`: any rank had one,
 // as far as the reduces since slices last got gradients know. In reproducible mode that is a whole step.
 struct ParamGradient {
-  enum class Place : uint8_t { none, kept, fresh };
+  enum class State : uint8_t { none, kept, fresh };
 
-  Place place = Place::none;  // its state in the buffer
-  bool here = false;
-  bool somewhere = false;
-  bool in_row = false;  // the row's sum that no_sync() keeps has some rank's gradient
-  bool news = false;    // on_gradient() is still to be called for the slice's .grad() of this backward
-  bool ever = false;    // the module's .grad() has held the trap
-  at::Tensor slice;     // slice of the gradient shard; undefined if that is
+  State state = State::none;  // in the buffer
+  bool used_locally = false;
+  bool used_by_any_rank = false;
+  bool in_row = false;            // the row's sum that no_sync() keeps has some rank's gradient
+  bool callback_pending = false;  // on_gradient() is still to be called for the slice's .grad()
+  bool ever = false;              // the module's .grad() has held the trap
+  at::Tensor slice;               // slice of the gradient shard; undefined if that is
 
-  bool in_buffer() const { return place != Place::none; }
-  bool fresh() const { return place == Place::fresh; }
+  bool in_buffer() const { return state != State::none; }
+  bool fresh() const { return state == State::fresh; }
 };
 
 struct UnitParam {
   Unit* unit = nullptr;
-  Placement place;
+  Placement placement;
   std::vector<std::string> names;  // tied parameters have several
   std::vector<int64_t> strides;    // dense, in the module's order: channels last stays so
   bool requires_grad = true;       // as module or slice said at the last call of the model
@@ -143,9 +143,9 @@ struct UnitSlot {
 
 // A unit's unreduced gradients. Written by Gradients only.
 struct UnitGradient {
-  bool held = false;   // no_sync() keeps them on this rank
-  bool open = false;   // some have arrived that are not reduced
-  int64_t place = -1;  // planned offset in the gradient arena; -1: memory of its own
+  bool held = false;           // no_sync() keeps them on this rank
+  bool open = false;           // some have arrived that are not reduced
+  int64_t buffer_offset = -1;  // planned, in the gradient arena; -1: memory of its own
   int64_t reduces = 0;
 };
 

@@ -10,7 +10,7 @@ WatchedUnit& UnitRegion::owner() const { return *unit; }
 std::string UnitRegion::name_at(int64_t offset) const {
   std::string name = unit->name();
   for (const auto& param : unit->params)
-    if (&param->region() == this && param->place.offset <= offset) name = param->names.front();
+    if (&param->region() == this && param->placement.offset <= offset) name = param->names.front();
   return name;
 }
 

@@ -8,19 +8,12 @@
 
 #include "runtime/checks.h"
 #include "runtime/memory_report.h"
+#include "shard/choose_unit.h"
 #include "shard/sharding.h"
 #include "watch/messages.h"
 #include "watch/unit_casts.h"
 
 namespace fsdp::detail {
-
-namespace {
-
-std::optional<ElementType> element_type_if(const std::optional<at::ScalarType>& type) {
-  return type ? std::optional(element_type(*type)) : std::nullopt;
-}
-
-}  // namespace
 
 std::shared_ptr<Unit> Sharding::make_unit(const PlannedUnit& planned) {
   auto unit = std::make_shared<Unit>(world_.device());
@@ -37,23 +30,12 @@ std::shared_ptr<Unit> Sharding::make_unit(const PlannedUnit& planned) {
 
 UnitChoice Sharding::choose(const PlannedUnit& planned) {
   const UnitOptions& own = planned.options;
-  const Precision precision = own.precision.value_or(options_.precision);
   const bool whole = planned.replicated || options_.strategy == Strategy::no_shard;
-  const bool reshards =
-      options_.strategy == Strategy::full_shard || options_.strategy == Strategy::hybrid_shard;
-  UnitChoice choice{
-      .ranks = whole ? 1 : engine_->mesh.row.size(),
-      .pieces = reproduction_ != nullptr ? reproduction_->pieces() : 0,
-      .master = element_type_if(precision.master),
-      .compute = element_type_if(precision.param),
-      .reduce = element_type_if(precision.reduce),
-      .keep_low_precision_grads = precision.keep_low_precision_grads,
-      .stays_gathered = !own.reshard_after_forward.value_or(reshards),
-      .may_share = paths_->may_share(),
-      .average = options_.gradients == ReduceOp::average && !options_.gradient_divide_factor,
-      .divide_by = options_.gradient_divide_factor.value_or(0),
-      .on_host = engine_->host && options_.offload.params,
-      .gradient_on_host = engine_->host && (options_.offload.params || options_.offload.gradients)};
+  UnitChoice choice = choose_unit(planned, options_,
+                                  {.row_ranks = engine_->mesh.row.size(),
+                                   .pieces = reproduction_ != nullptr ? reproduction_->pieces() : 0,
+                                   .may_share = paths_->may_share(),
+                                   .host_side = engine_->host != nullptr});
   choose_part(choice, own, planned.decl.name, whole);
   return choice;
 }
@@ -92,7 +74,7 @@ std::unique_ptr<UnitParam> Sharding::make_param(Unit& unit, const Placement& pla
   const FoundParam& found = walked_.params[static_cast<size_t>(place.param.id)];
   auto param = std::make_unique<UnitParam>();
   param->unit = &unit;
-  param->place = place;
+  param->placement = place;
   param->names = found.names;
   param->tensor = found.tensor;
   param->requires_grad = found.tensor.requires_grad();
@@ -191,7 +173,7 @@ void Sharding::move_into(UnitParam& param) {
     at::Tensor view = at::empty({0}, options);
     c10::TensorImpl& impl = *view.unsafeGetTensorImpl();
     impl.set_storage_keep_dtype(storage);
-    impl.set_sizes_and_strides(param.place.param.shape, param.strides, param.place.offset);
+    impl.set_sizes_and_strides(param.placement.param.shape, param.strides, param.placement.offset);
     return view;
   };
   refuse_old_graphs(param.tensor, param.names.front());
@@ -202,7 +184,7 @@ void Sharding::move_into(UnitParam& param) {
       over(make_poison(nullptr, world_.device(), region.storage.nbytes(), trap_message(param.names.front())));
   if (!region.spec.in_place()) param.attach(param.poison, region.compute());
   const ShardRange range =
-      param.unit->spec.layout.range(param.place, engine_->mesh.shard_index(param.unit->ranks()));
+      param.unit->spec.layout.range(param.placement, engine_->mesh.shard_index(param.unit->ranks()));
   param.slice = region.shard.narrow(0, range.in_shard, range.size).detach();
   param.slice.set_requires_grad(param.requires_grad);
 }
@@ -240,14 +222,14 @@ void Sharding::replay() {
 void Sharding::keep_slice(UnitParam& param, const at::Tensor& value) {
   const UnitRegion& region = param.region();
   const UnitLayout& layout = param.unit->spec.layout;
-  const ShardRange own = layout.range(param.place, engine_->mesh.shard_index(layout.ranks));
+  const ShardRange own = layout.range(param.placement, engine_->mesh.shard_index(layout.ranks));
   if (own.size == 0) return;
   at::Tensor flat;
   if (value.strides() == at::IntArrayRef(param.strides)) {
-    flat = value.as_strided({param.place.numel}, {1});
+    flat = value.as_strided({param.placement.numel}, {1});
   } else {
-    flat = at::empty({param.place.numel}, value.options());
-    raw_view(flat, 0, param.place.param.shape, param.strides).copy_(value);
+    flat = at::empty({param.placement.numel}, value.options());
+    raw_view(flat, 0, param.placement.param.shape, param.strides).copy_(value);
   }
   region.shard.narrow(0, own.in_shard, own.size).copy_(flat.narrow(0, own.start, own.size));
 }

@@ -12,6 +12,7 @@
 #include "modes/replica_check.h"
 #include "runtime/buffers.h"
 #include "runtime/checks.h"
+#include "shard/choose_unit.h"
 #include "shard/sharding.h"
 #include "shard/wrap.h"
 
@@ -171,14 +172,7 @@ std::vector<PlannedUnit> Sharding::plan_units() {
   // Without shards there is no gain in replicating small parameters; and ranks may differ in whether they
   // read the unit of these only if other units are sharded.
   const bool whole = options_.strategy == Strategy::no_shard || row_ranks_ == 1;
-  std::vector<ParamDecl> small = take_small(decls, whole ? 0 : options_.replicate_below);
-  std::vector<PlannedUnit> planned;
-  for (UnitDecl& decl : decls) planned.push_back({.decl = std::move(decl)});
-  if (!small.empty())
-    planned.push_back({.decl = {.name = "replicated", .params = std::move(small)}, .replicated = true});
-  if (options_.unit)
-    for (PlannedUnit& unit : planned) unit.options = options_.unit(unit.decl.name);
-  return planned;
+  return with_options(std::move(decls), options_, whole);
 }
 
 // Runs before anything is changed: a module that is refused stays as it was.

@@ -48,8 +48,10 @@ void Gate::note(std::string_view why, int culprit) {
 
 void Gate::show(std::string_view activity, uint64_t meetings) {
   RankPage& page = view_.page(rank_);
-  const size_t length = std::min(activity.size(), kActivityBytes - 1);
-  for (size_t i = 0; i < length; ++i) page.activity[i].store(activity[i], std::memory_order_relaxed);
+  std::string shown(activity);
+  if (shown.size() >= kActivityBytes) shown = shown.substr(0, kActivityBytes - 4) + "...";
+  const size_t length = shown.size();
+  for (size_t i = 0; i < length; ++i) page.activity[i].store(shown[i], std::memory_order_relaxed);
   page.activity[length].store('\0', std::memory_order_relaxed);
   page.activity_since.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   page.meetings.store(meetings, std::memory_order_release);
@@ -70,7 +72,8 @@ std::string Gate::activity_text(int rank) const {
   const std::string text = activity(rank);
   if (text.empty()) return "";
   const auto since = Clock::time_point(Clock::duration(view_.page(rank).activity_since.load()));
-  return "is " + text + ", for " + std::to_string(elapsed_since(since).count() / 1000) + " s";
+  const auto seconds = elapsed_since(since).count() / 1000;
+  return "is " + text + (seconds == 0 ? "" : ", for " + std::to_string(seconds) + " s");
 }
 
 bool Gate::meets_without_this(int rank) const {

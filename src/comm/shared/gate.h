@@ -17,9 +17,8 @@ namespace fsdp::detail {
 
 // The last sentence of errors about ranks that are in different calls.
 inline constexpr const char* kSameCalls =
-    "Every rank must make the same calls (forward, backward, save() and others) equally often and in the "
-    "same "
-    "order: see docs/evaluation.md";
+    "Every rank must make the same calls (forward, backward, save() and others) equally often and in "
+    "the same order: see docs/evaluation.md";
 
 // Note [Doorbells]
 // A rank sleeps on its own doorbell (a futex) and first says which kinds of events it sleeps for. A rank that
@@ -48,10 +47,10 @@ class Gate {
   bool left_out(int rank) const { return given_up(rank) > given_up(rank_); }
   // True if any rank is in operations that this rank skipped.
   bool others_miss_this() const;
-  // See Note [Activities]. `activity()` is empty if the rank has none.
+  // See Note [Activities]. A long one is cut and ends in "...". `activity()` is empty if the rank has none.
   void show(std::string_view activity, uint64_t meetings);
   std::string activity(int rank) const;
-  // "is in its 5th forward, for 3 s"; empty if the rank has none.
+  // "is in its 5th forward, for 3 s"; empty if the rank has none. Seconds are left out below one.
   std::string activity_text(int rank) const;
   // True if `rank` is in a save() or load() that this rank has not reached.
   bool meets_without_this(int rank) const;

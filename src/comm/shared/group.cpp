@@ -146,8 +146,6 @@ WorkPtr SharedGroup::message(const at::Tensor& tensor, int peer, bool sending, c
   return std::make_shared<MessageWork>(*this, messages_.post(tensor, peer, sending, info.label), info);
 }
 
-// Work that stays in flight uses memory that its owner has dropped. So the others get a short time to
-// complete it; after that this rank may only leave the group.
 std::optional<GroupFault> SharedGroup::fault() const {
   if (!gate_.faulted()) return std::nullopt;
   const Fault fault = gate_.fault();
@@ -156,7 +154,7 @@ std::optional<GroupFault> SharedGroup::fault() const {
                     .reason = gate_.fault_reason()};
 }
 
-// In a meeting this rank waits here for ranks that another group of theirs and ours may have failed under.
+// In a meeting, a fault of another shared group ends this wait too.
 void SharedGroup::look_elsewhere() {
   const auto found = info_.activity->new_fault();
   if (!found) return;
@@ -166,6 +164,8 @@ void SharedGroup::look_elsewhere() {
   gate_.report(found->kind, culprit, found->reason);
 }
 
+// Work that stays in flight uses memory that its owner has dropped. So the others get a short time to
+// complete it; after that this rank may only leave the group.
 void SharedGroup::drop(const std::function<bool()>& complete) {
   const auto until = Clock::now() + kDropPatience;
   try {

@@ -27,6 +27,13 @@ bool same(const Record& a, const Record& b) {
          std::strcmp(a.label, b.label) == 0;
 }
 
+// "in their 3rd forward", of two ranks that are in the same call.
+std::string plural(std::string call) {
+  const std::string its = "its ";
+  const size_t at = call.find(its);
+  return at == std::string::npos ? call : call.replace(at, its.size(), "their ");
+}
+
 // The difference between two ranks: the calls they are in if these are known and differ, else the operations.
 std::string describe_difference(const Record& theirs, const Record& mine, int my_rank) {
   const std::string me = "rank " + std::to_string(my_rank);
@@ -39,7 +46,7 @@ std::string describe_difference(const Record& theirs, const Record& mine, int my
            name_of(theirs) + ", " + me + " " + name_of(mine) + ".)";
   const bool same_name = name_of(theirs) == name_of(mine);
   return "it issued " + (same_name ? describe_record(theirs) : name_of(theirs)) + " where " + me +
-         " issued " + (same_name ? describe_record(mine) : name_of(mine)) + "; both are " + my_call +
+         " issued " + (same_name ? describe_record(mine) : name_of(mine)) + "; both are " + plural(my_call) +
          ". Every rank must use the same parts of the model in the same order";
 }
 
@@ -111,10 +118,13 @@ void Rounds::report_timeout(const RoundOp& op, const std::function<bool(int)>& l
   const std::string doing = gate_.activity_text(blamed.front());
   const std::string mine = gate_.activity(gate_.rank());
   const std::string me = std::to_string(gate_.world_rank(gate_.rank()));
+  const bool issued = has_issued(blamed.front(), op.sequence_);
   gate_.report(CommFault::timeout, blamed.front(),
-               "it " + (doing.empty() ? "" : doing + ", and ") + "did not do its part within " +
-                   std::to_string(elapsed_since(op.issued_at_).count()) + " ms (ranks not there: " + names +
-                   ")" + (mine.empty() ? "" : "; rank " + me + " is " + mine) +
+               "it " + (doing.empty() ? "" : doing + ", and ") +
+                   (issued ? "has not finished its part of this " : "has not come to this ") + op.info.op +
+                   " within " + std::to_string(elapsed_since(op.issued_at_).count()) +
+                   " ms (ranks not there: " + names + ")" +
+                   (mine.empty() ? "" : "; rank " + me + " is " + mine) +
                    ". It may be stopped, stuck, much slower than the others, or in another call");
 }
 

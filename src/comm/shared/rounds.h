@@ -40,8 +40,8 @@ class RoundOp {
   uint64_t offset = 0;
   OpInfo info;
 
-  // Memory that the operation works on, kept until it is complete or its group has failed, whoever else drops
-  // it.
+  // Memory that the operation works on, kept until it is complete or its group has failed, even if its owner
+  // drops it.
   std::vector<at::Tensor> tensors;
 
   bool complete() const { return consumed_ == rounds(); }

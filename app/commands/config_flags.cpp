@@ -1,0 +1,82 @@
+#include "app/commands/config_flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <sstream>
+
+#include "app/exit_codes.h"
+#include "app/launch/environment.h"
+#include "app/output.h"
+
+namespace fsdp::app {
+
+namespace {
+
+int device_files() {
+  int count = 0;
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = file.path().filename().string(), prefix = "nvidia";
+    const std::string number = name.starts_with(prefix) ? name.substr(prefix.size()) : "";
+    if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos) ++count;
+  }
+  return count;
+}
+
+// The devices that CUDA_VISIBLE_DEVICES leaves: those before the first that does not exist, as in CUDA.
+int visible(const std::string& list, int devices) {
+  int count = 0;
+  std::istringstream parts(list);
+  for (std::string part; std::getline(parts, part, ',') && count < devices; ++count) {
+    int index = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+    const bool is_number = error == std::errc() && end == part.data() + part.size();
+    if (is_number ? index < 0 || index >= devices : !part.starts_with("GPU-") && !part.starts_with("MIG-")) break;
+  }
+  return count;
+}
+
+}  // namespace
+
+std::shared_ptr<config::Request> add_config_flags(CLI::App& command) {
+  auto request = std::make_shared<config::Request>();
+  const auto add = [&](const char* flag, auto& value, const char* type, const char* help) {
+    command.add_option(flag, value, help)->type_name(type);
+  };
+  add("--config", request->config, "FILE", "YAML file. Without it: config.yaml if there is one, else the one built in");
+  add("--stage", request->stage, "NAME", "Stage of the file; without it the first");
+  add("--mode", request->mode, "MODE", "production, or smoke: a few steps, nothing is kept");
+  add("--model-config", request->model_config, "NAME", "A model_config_* of the file or built in");
+  add("--fsdp-config", request->fsdp_config, "NAME", "A preset of distributed_examples, of the file or built in");
+  add("--num-nodes", request->num_nodes, "N", "Machines; the command is started once on each");
+  add("--devices", request->devices, "N", "Ranks per machine, or auto");
+  add("--precision", request->precision, "P", "32, bf16-mixed, 16-mixed or bf16-true");
+  command.add_option("--set", request->sets, "Set any key, as in training.batch_size=4. May be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  return request;
+}
+
+config::Machine find_machine() {
+  config::Machine machine{.gpus = device_files(), .cores = launch::usable_processors()};
+  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) machine.gpus = visible(list, machine.gpus);
+  return machine;
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) std::cerr << "fsdp: " << printable(note) << "\n";
+}
+
+int print_problems(const std::vector<std::string>& problems) {
+  for (const std::string& problem : problems) {
+    std::istringstream lines("fsdp: " + problem);
+    for (std::string line; std::getline(lines, line);) std::cerr << printable(line) << "\n";
+  }
+  if (problems.size() > 1) std::cerr << "fsdp: " << problems.size() << " problems; nothing was started\n";
+  return kUsage;
+}
+
+}  // namespace fsdp::app

@@ -1,0 +1,64 @@
+#include "app/commands/run_choice.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trainer/watch/run_folder.h"
+
+namespace fsdp::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The run of the stage before this one, beside `folder`; empty: this is the first stage.
+std::string sibling(const std::string& folder, const config::Resolution& resolved) {
+  const auto stage = std::find(resolved.stages.begin(), resolved.stages.end(), resolved.settings.stage());
+  if (stage == resolved.stages.begin() || stage == resolved.stages.end()) return "";
+  const fs::path path = fs::path(folder).lexically_normal();
+  return ((path.has_filename() ? path : path.parent_path()).parent_path() / *(stage - 1)).string();
+}
+
+bool has_checkpoint(const std::string& folder) {
+  std::error_code ignored;
+  return fs::exists(folder + "/latest", ignored);
+}
+
+void start_from_sibling(const std::string& folder, config::Resolution& resolved) {
+  const std::string key = "training.init_from";
+  if (!resolved.settings.peek(key).is_null()) return;
+  const std::string from = sibling(folder, resolved);
+  if (from.empty()) return;
+  if (!has_checkpoint(from)) {
+    resolved.notes.push_back(key + ": there is no checkpoint in " + from + ", so " + resolved.settings.stage() +
+                             " does not start from it");
+    return;
+  }
+  resolved.notes.push_back(key + ": " + resolved.settings.stage() + " starts from the weights of " + from);
+  resolved.settings.set(key, from, {config::Layer::derived, "the stage before"});
+}
+
+}  // namespace
+
+std::string RunChoice::log_folder() const { return folder.empty() ? "" : watch::RunFolder{folder}.logs(); }
+
+RunChoice choose_run(const RunRequest& request, config::Resolution& resolved, std::vector<std::string>& problems) {
+  const config::Settings& settings = resolved.settings;
+  const std::string standard = watch::default_run_folder(settings.name(), settings.stage());
+  const watch::RunFolder folder{request.folder.value_or(standard)};
+  RunChoice choice{.folder = folder.path, .resume = request.resume};
+  if (folder.path.empty()) problems.emplace_back("flag --run: found an empty text, expected a folder");
+  if (settings.peek("mode") == "smoke") {
+    if (request.resume) problems.emplace_back("flag --resume: mode smoke keeps nothing, so there is nothing to resume");
+    if (request.folder) resolved.notes.emplace_back("flag --run has no effect: mode smoke keeps nothing");
+    choice = {};
+  }
+  const bool resumes = choice.resume && folder.has_run();
+  if (!choice.folder.empty() && request.is_first && !choice.resume && folder.has_run())
+    problems.push_back(folder.path + " holds a run already. --resume auto goes on with it; --run DIR starts another "
+                                     "one elsewhere");
+  if (!resumes) start_from_sibling(folder.path, resolved);
+  return choice;
+}
+
+}  // namespace fsdp::app

@@ -1,0 +1,167 @@
+#include "app/commands/train.h"
+
+#include <fsdp/error.h>
+#include <unistd.h>
+
+#include <array>
+#include <iostream>
+
+#include "app/commands/config_flags.h"
+#include "app/commands/run_choice.h"
+#include "app/commands/worker.h"
+#include "app/exit_codes.h"
+#include "app/launch/environment.h"
+#include "app/launch/identity.h"
+#include "app/launch/supervisor.h"
+#include "app/output.h"
+#include "trainer/watch/wandb.h"
+
+namespace fsdp::app {
+
+namespace {
+
+struct TrainArguments {
+  std::string run, resume;
+  CLI::Option *run_given = nullptr, *resume_given = nullptr;
+  bool dry_run = false;
+  std::string command;  // as typed
+};
+
+// The command as typed, with quotes where a shell needs them.
+std::string typed(int argc, char** argv) {
+  std::string text;
+  for (int i = 0; i < argc; ++i) {
+    const std::string word = i == 0 ? "fsdp" : argv[i];
+    const bool plain = !word.empty() && word.find_first_of(" \t\"'$&|;<>()*?[]{}~#!\\`") == std::string::npos;
+    text += (i == 0 ? "" : " ") + (plain ? word : "'" + word + "'");
+  }
+  return text;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "node0";
+}
+
+int as_int(const config::Json& value) { return value.is_number_integer() ? value.get<int>() : 0; }
+
+// What is to be run, and what this process is to it.
+struct Plan {
+  config::Resolution resolved;
+  launch::Identity me = {};
+  RunChoice run = {};
+
+  const config::Settings& settings() const { return resolved.settings; }
+  // Of all nodes and ranks, the process that speaks and looks at the run's folder.
+  bool is_first() const { return me.role == launch::Role::rank ? me.rank == 0 : me.node_rank == 0; }
+};
+
+// Ranks that a launcher has started replace num_nodes and devices, so the configuration is resolved again.
+Plan make_plan(const TrainArguments& given, config::Request request, std::vector<std::string>& problems) {
+  request.will_start = !given.dry_run;
+  const config::Environment set = config::process_environment();
+  const launch::Environment variables = launch::current_environment();
+  config::Machine machine = find_machine();
+  Plan plan{.resolved = config::resolve(request, machine, set)};
+  try {
+    plan.me = launch::find_identity(variables, {.nodes = as_int(plan.settings().peek("distributed.num_nodes")),
+                                                .ranks = as_int(plan.settings().peek("distributed.devices")),
+                                                .command = given.command,
+                                                .host = host_name()});
+    if (plan.me.role == launch::Role::rank) {
+      const auto local = variables.find("LOCAL_WORLD_SIZE");
+      machine.world_size = plan.me.world_size;
+      machine.local_size = local == variables.end() ? 0 : std::atoi(local->second.c_str());
+      plan.resolved = config::resolve(request, machine, set);
+    }
+    problems = plan.resolved.problems;
+  } catch (const launch::LaunchError& error) {
+    problems = plan.resolved.problems;
+    problems.emplace_back(error.what());
+  }
+  return plan;
+}
+
+void choose_run(const TrainArguments& given, Plan& plan, std::vector<std::string>& problems) {
+  const RunRequest request{.folder = given.run_given->count() > 0 ? std::optional(given.run) : std::nullopt,
+                           .resume = given.resume_given->count() > 0,
+                           .is_first = plan.is_first()};
+  if (!given.resume.empty() && given.resume != "auto")
+    problems.push_back("flag --resume: found '" + given.resume + "', expected auto or nothing; --run names the folder");
+  plan.run = choose_run(request, plan.resolved, problems);
+}
+
+int dry_run(const Plan& plan) {
+  print(plan.settings().to_yaml());
+  const std::optional<std::string> worker = find_worker();
+  if (!worker) {
+    print_notes({missing_worker() + ". Without it there are no units and bytes to show"});
+    return kOk;
+  }
+  try {
+    return run_plan(*worker, SettingsFile(plan.settings()));
+  } catch (const launch::LaunchError& error) {
+    return print_problems({error.what()});
+  }
+}
+
+int start_ranks(const Plan& plan, const std::vector<std::string>& argv, const SettingsFile& file) {
+  const launch::Job job{.argv = argv,
+                        .ranks = static_cast<int>(plan.settings().integer("distributed.devices")),
+                        .nodes = static_cast<int>(plan.settings().integer("distributed.num_nodes")),
+                        .node_rank = plan.me.node_rank,
+                        .master_addr = plan.me.master_addr,
+                        .master_port = plan.me.master_port,
+                        .log_folder = plan.run.log_folder(),
+                        .inherited_fds = {file.fd()}};
+  try {
+    const launch::Outcome outcome = launch::run_ranks(job);
+    std::cerr << launch::report(outcome);
+    return outcome.exit_code();
+  } catch (const launch::LaunchError& error) {
+    std::cerr << "fsdp: " << error.what() << "\n";
+    return kRendezvous;
+  }
+}
+
+int train(const TrainArguments& given, const config::Request& request) {
+  std::vector<std::string> problems;
+  Plan plan = make_plan(given, request, problems);
+  choose_run(given, plan, problems);
+  if (plan.is_first()) print_notes(plan.resolved.notes);
+  if (!problems.empty()) return print_problems(problems);
+  if (given.dry_run) return plan.is_first() ? dry_run(plan) : kOk;
+  if (plan.is_first() && plan.settings().flag("wandb.use_wandb"))
+    if (const auto missing = watch::wandb_problem("python3", plan.settings().text("wandb.mode") == "online"))
+      return print_problems({plan.settings().origin("wandb.use_wandb").text + ": wandb.use_wandb: " + *missing});
+  const std::optional<std::string> worker = find_worker();
+  if (!worker) return print_problems({missing_worker()});
+  const SettingsFile file(plan.settings());
+  const std::vector<std::string> argv{*worker, "train", file.path(), plan.run.folder,
+                                      plan.run.resume ? "resume" : "fresh"};
+  if (plan.me.role == launch::Role::rank) become(argv, file);
+  return start_ranks(plan, argv, file);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action, int argc, char** argv) {
+  CLI::App* command = app.add_subcommand("train", "Train a model as a config file says, on ranks of this machine or a cluster");
+  command->footer(
+      "Alone it starts `devices` ranks on this machine. On several machines it is started once on each, with\n"
+      "MASTER_ADDR, MASTER_PORT and NODE_RANK set. Under torchrun, srun or mpirun it is one rank.\n"
+      "SIGINT or SIGTERM: the step is finished and saved. A second one: the ranks end at once.");
+  auto given = std::make_shared<TrainArguments>();
+  given->command = typed(argc, argv);
+  const auto request = add_config_flags(*command);
+  given->run_given =
+      command->add_option("--run", given->run, "The run's folder; without it runs/<config>/<stage>")->type_name("DIR");
+  given->resume_given = command->add_option("--resume", given->resume, "Go on with the run of that folder, if it is there")
+                            ->type_name("[auto]")
+                            ->expected(0, 1);
+  command->add_flag("--dry-run", given->dry_run, "Print configuration, units and bytes per rank; start nothing");
+  command->callback(
+      [given, request, &action] { action = [given, request] { return train(*given, *request); }; });
+}
+
+}  // namespace fsdp::app

@@ -1,0 +1,76 @@
+#include "app/launch/environment.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+namespace fsdp::launch {
+
+Environment current_environment() {
+  Environment found;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    if (const char* equals = std::strchr(*entry, '='))
+      found.emplace(std::string(static_cast<const char*>(*entry), equals), equals + 1);
+  return found;
+}
+
+int usable_processors() {
+  constexpr int kMostProcessors = 1 << 14;
+  cpu_set_t* set = CPU_ALLOC(kMostProcessors);
+  const size_t size = CPU_ALLOC_SIZE(kMostProcessors);
+  const int count = ::sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 1;
+  CPU_FREE(set);
+  return std::max(count, 1);
+}
+
+int usable_gpus(const Environment& environment) {
+  int found = 0;
+  while (::access(("/dev/nvidia" + std::to_string(found)).c_str(), F_OK) == 0) ++found;
+  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+  if (visible == environment.end()) return found;
+  int named = 0;
+  std::istringstream names(visible->second);
+  for (std::string name; std::getline(names, name, ',') && !name.empty() && name[0] != '-';) ++named;
+  return std::min(found, named);
+}
+
+Environment rank_environment(const Job& job, int local_rank, const Environment& own, int processors,
+                             int master_port, const std::string& error_file) {
+  Environment all = own;
+  for (const auto& [name, value] : job.environment) all[name] = value;
+  all.emplace("OMP_NUM_THREADS", std::to_string(std::max(1, processors / job.ranks)));
+  all.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  all.erase("TORCHELASTIC_USE_AGENT_STORE");
+  const std::string rank = std::to_string(job.first_rank() + local_rank);
+  const std::string world = std::to_string(job.world_size());
+  const Environment ours = {{"RANK", rank},
+                            {"ROLE_RANK", rank},
+                            {"LOCAL_RANK", std::to_string(local_rank)},
+                            {"GROUP_RANK", std::to_string(job.node_rank)},
+                            {"NODE_RANK", std::to_string(job.node_rank)},
+                            {"WORLD_SIZE", world},
+                            {"ROLE_WORLD_SIZE", world},
+                            {"LOCAL_WORLD_SIZE", std::to_string(job.ranks)},
+                            {"GROUP_WORLD_SIZE", std::to_string(job.nodes)},
+                            {"ROLE_NAME", "default"},
+                            {"MASTER_ADDR", job.master_addr},
+                            {"MASTER_PORT", std::to_string(master_port)},
+                            {"TORCHELASTIC_RESTART_COUNT", std::to_string(job.restart_count)},
+                            {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts)},
+                            {"TORCHELASTIC_RUN_ID", job.run_id},
+                            {"TORCHELASTIC_ERROR_FILE", error_file}};
+  for (const auto& [name, value] : ours) all[name] = value;
+  return all;
+}
+
+std::vector<std::string> to_assignments(const Environment& environment) {
+  std::vector<std::string> assignments;
+  assignments.reserve(environment.size());
+  for (const auto& [name, value] : environment) assignments.push_back(name + "=" + value);
+  return assignments;
+}
+
+}  // namespace fsdp::launch

@@ -1,0 +1,30 @@
+// The environment variables of a rank: those torchrun sets, and NODE_RANK.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/launch/job.h"
+
+namespace fsdp::launch {
+
+// The variables of this process.
+Environment current_environment();
+
+// Processors that this process may use.
+int usable_processors();
+
+// GPUs that ranks may use: those of this machine, or of them those that CUDA_VISIBLE_DEVICES names.
+int usable_gpus(const Environment& environment);
+
+// The variables of local rank `local_rank`: `own` (this process's), then Job::environment, then the
+// launcher's, which win. OMP_NUM_THREADS is each rank's share of `processors`, unless it is set, and
+// TORCH_NCCL_ASYNC_ERROR_HANDLING is 1, unless it is set. `error_file` is where a rank that fails may write
+// its message. TORCHELASTIC_USE_AGENT_STORE is removed: rank 0 serves the store.
+Environment rank_environment(const Job& job, int local_rank, const Environment& own, int processors,
+                             int master_port, const std::string& error_file);
+
+// As "NAME=value", for execve.
+std::vector<std::string> to_assignments(const Environment& environment);
+
+}  // namespace fsdp::launch

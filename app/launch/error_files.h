@@ -1,0 +1,42 @@
+// The messages that failed ranks leave in TORCHELASTIC_ERROR_FILE.
+#pragma once
+
+#include <string>
+
+namespace fsdp::launch {
+
+// What a rank says about its end.
+struct Message {
+  std::string text;
+  int culprit = -1;  // the other rank whose failure it reports; -1: it does not say so
+};
+
+// A temporary folder with a file per rank, which ranks may create; deleted by the destructor. The constructor
+// throws IoError.
+class ErrorFiles {
+ public:
+  ErrorFiles();
+  ~ErrorFiles();
+  ErrorFiles(const ErrorFiles&) = delete;
+  ErrorFiles& operator=(const ErrorFiles&) = delete;
+
+  const std::string& folder() const { return folder_; }
+  // The file of rank `rank`.
+  std::string path(int rank) const { return folder_ + "/rank-" + std::to_string(rank) + ".json"; }
+  Message read(int rank) const;
+
+ private:
+  std::string folder_;
+};
+
+// Reads what torch.distributed.elastic writes:
+//   {"message": {"message": "RuntimeError: no data", "extraInfo": {"timestamp": "1700000000"}}}
+// or {"message": "no data"}. Our ranks add "culprit": 3 to extraInfo if rank 3's failure made this rank fail.
+// Text that is not such JSON is the message itself. "rank" is the rank that wrote it.
+Message parse_message(const std::string& text, int rank);
+
+// The rank that `text`, an error of rank `rank`, says was at fault; -1: it names no other. These are the
+// messages of CommError: "rank 1: all_reduce (...) failed after 3 ms: rank 0 (pid 7) died".
+int blamed_rank(const std::string& text, int rank);
+
+}  // namespace fsdp::launch

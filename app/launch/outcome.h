@@ -1,0 +1,62 @@
+// How the ranks of a job ended, which of them is the cause, and what the user is told.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace fsdp::launch {
+
+// Why a rank ended, from near the cause of a failure to far from it.
+enum class EndKind {
+  own,      // by itself: a clean end, or an error of its own
+  stopped,  // it was stopped (SIGSTOP, a debugger) when another rank had failed, and was killed
+  peer,     // it reports that another rank failed
+  asked,    // by the supervisor's SIGTERM, or its own answer to it
+  killed,   // by the supervisor's SIGKILL
+};
+
+struct RankEnd {
+  int rank = 0;
+  int exit_code = 0;  // 128 + signal if one ended it
+  int signal = 0;     // 0: it exited
+  EndKind kind = EndKind::own;
+  int culprit = -1;                          // the rank that this one blames; -1: none
+  std::string message = {};                  // from its error file
+  std::vector<std::string> last_lines = {};  // of its output, if it failed
+  std::string log = {};                      // path; empty: its output was shown
+
+  bool failed() const { return exit_code != 0; }
+};
+
+struct Outcome {
+  std::vector<RankEnd> ends;  // in the order in which the ranks ended
+  int world_size = 1;
+  std::string host;
+  int interrupted_by = 0;        // the first SIGINT, SIGTERM or SIGHUP to the supervisor
+  bool abandoned = false;        // it got a second one, and killed the ranks
+  std::string late_errors = {};  // stderr of the ranks from the first failure on, where it was held back
+
+  // The rank whose failure made the others fail: the first that failed by itself; if there is none, the first
+  // stopped one; else the first that reports another rank's failure, or the rank that it blames if that one
+  // reports a failure too.
+  // Null: no rank failed.
+  const RankEnd* cause() const;
+  // 0 if all ranks ended with 0, also after a signal to the supervisor. Else the cause's own code, 128 + n
+  // for signal n. If the signal to the supervisor made the ranks fail: 128 + that signal.
+  int exit_code() const;
+};
+
+// "ended with exit code 3", "crashed with SIGSEGV (signal 11): ...", without the rank.
+std::string describe(const RankEnd& end);
+
+// The cause in a line: "rank 1 of 4 on node7 ended with exit code 3".
+std::string headline(const Outcome& outcome);
+
+// Lines for stderr: the cause first, with host, message or last lines of output; then the other ranks that
+// failed, and `late_errors`. Empty if none failed.
+std::string report(const Outcome& outcome);
+
+// "rank 0", "ranks 0, 1, 4-7".
+std::string name_ranks(std::vector<int> ranks);
+
+}  // namespace fsdp::launch

@@ -1,0 +1,248 @@
+#include "app/launch/supervisor.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "app/launch/gang.h"
+#include "app/launch/signals.h"
+
+namespace fsdp::launch {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Time = Clock::time_point;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this machine";
+}
+
+std::string seconds_since(Time since) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - since).count()) +
+         " s";
+}
+
+// Descriptors that became readable, in that order: the ranks' ends come in the order in which they died.
+class Readable {
+ public:
+  Readable() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    if (!epoll_.valid()) throw LaunchError(std::string("cannot watch the ranks: ") + std::strerror(errno));
+  }
+  void add(int fd, int tag) const {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = tag;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+      throw LaunchError(std::string("cannot watch the ranks: ") + std::strerror(errno));
+  }
+  void remove(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+  // The tags, at the latest when `until` has come.
+  std::vector<int> wait(std::optional<Time> until) const {
+    int milliseconds = -1;
+    if (until) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now()).count();
+      milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
+    }
+    std::array<epoll_event, 64> events{};
+    const int n = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), milliseconds);
+    std::vector<int> tags;
+    for (int i = 0; i < n; ++i) tags.push_back(events[static_cast<size_t>(i)].data.fd);
+    return tags;
+  }
+
+ private:
+  Fd epoll_;
+};
+
+// The ranks from their start to the last one's end. See Note [Ending ranks].
+class Watch {
+ public:
+  Watch(const Job& job, const Tell& tell)
+      : job_(job), tell_(tell), gang_(job, signals_.mask_before(), console_) {
+    outcome_.world_size = job.world_size();
+    outcome_.host = host_name();
+    readable_.add(signals_.fd(), kSignal);
+    readable_.add(gang_.started_fd(), kStarted);
+    for (int i = 0; i < gang_.size(); ++i) {
+      gang_.start(i);
+      readable_.add(gang_.pidfd(i), i);
+      for (const Stream stream : {Stream::out, Stream::err})
+        if (gang_.pipes(i).exist()) readable_.add(gang_.pipes(i).read_end(stream), output_tag(i, stream));
+    }
+    wait_begins(Clock::now());
+  }
+
+  Outcome run() {
+    while (gang_.running() > 0) {
+      const std::vector<int> tags = readable_.wait(next_step());
+      for (const int tag : tags)
+        if (tag > kOutput) handle(tag);
+      for (const int tag : tags)
+        if (tag <= kOutput) relay(tag);  // later: a failure is older than what other ranks say about it
+      const Time now = Clock::now();
+      if (failed_at_) end_the_rest(now);
+      if (gang_.running() > 0 && speak_at_ && now >= *speak_at_) say_what_we_wait_for(now);
+    }
+    while (const int number = signals_.next()) handle_signal(number);
+    outcome_.late_errors = console_.held();
+    return std::move(outcome_);
+  }
+
+ private:
+  static constexpr int kSignal = -1;
+  static constexpr int kStarted = -2;
+  static constexpr int kOutput = -3;  // and below
+
+  static int output_tag(int index, Stream stream) { return kOutput - 2 * index - static_cast<int>(stream); }
+  void relay(int tag);
+  void handle(int tag);
+  void handle_signal(int number);
+  void handle_end(int index);
+  void end_the_rest(Time now);
+  void wait_begins(Time now);
+  void say_what_we_wait_for(Time now);
+  std::string the_running() const;
+  std::optional<Time> next_step() const;
+  template <typename Fn>
+  void for_running(Fn fn) {
+    for (int i = 0; i < gang_.size(); ++i)
+      if (!gang_.ended(i)) fn(i);
+  }
+
+  const Job& job_;
+  const Tell& tell_;
+  SignalEvents signals_;
+  Console console_;
+  Gang gang_;
+  Readable readable_;
+  Outcome outcome_;
+  std::optional<Time> failed_at_;  // the others are being ended since
+  std::optional<Time> asked_at_;   // SIGTERM was sent because of that
+  std::optional<Time> interrupted_at_;
+  bool stopped_killed_ = false;
+  bool all_killed_ = false;
+  Time waiting_since_;
+  std::optional<Time> speak_at_;  // set during waits that the user is told of
+};
+
+void Watch::handle(int tag) {
+  if (tag == kSignal) {
+    while (const int number = signals_.next()) handle_signal(number);
+  } else if (tag == kStarted) {
+    gang_.check_started();
+    readable_.remove(gang_.started_fd());
+    if (!failed_at_ && !interrupted_at_) speak_at_.reset();
+  } else {
+    handle_end(tag);
+  }
+}
+
+void Watch::relay(int tag) {
+  const int index = (kOutput - tag) / 2;
+  const Stream stream = (kOutput - tag) % 2 == 0 ? Stream::out : Stream::err;
+  if (gang_.ended(index)) return;
+  RankPipes& pipes = gang_.pipes(index);
+  if (!pipes.pump(stream)) readable_.remove(pipes.read_end(stream));
+}
+
+void Watch::handle_signal(int number) {
+  const Time now = Clock::now();
+  if (interrupted_at_ && now < *interrupted_at_ + job_.patience.repeat) return;
+  if (!interrupted_at_) {
+    interrupted_at_ = now;
+    outcome_.interrupted_by = number;
+    if (gang_.running() == 0) return;
+    if (failed_at_ && !asked_at_) asked_at_ = now;
+    for_running([&](int i) { gang_.ask(i); });
+    wait_begins(now);
+    tell_(signal_name(number) + ": asked " + the_running() +
+          " to finish the step, save and leave. A second signal kills them");
+  } else if (gang_.running() > 0) {
+    outcome_.abandoned = true;
+    tell_(signal_name(number) + " again: killed " + the_running());
+    for_running([&](int i) { gang_.kill(i, EndKind::killed); });
+  }
+}
+
+void Watch::handle_end(int index) {
+  readable_.remove(gang_.pidfd(index));
+  outcome_.ends.push_back(gang_.reap(index));
+  if (!outcome_.ends.back().failed() || failed_at_ || interrupted_at_) return;
+  failed_at_ = Clock::now();
+  console_.hold_errors();
+  wait_begins(*failed_at_);
+}
+
+void Watch::end_the_rest(Time now) {
+  const Patience& patience = job_.patience;
+  if (!stopped_killed_ && now >= *failed_at_ + patience.stopped) {
+    stopped_killed_ = true;
+    for_running([&](int i) {
+      if (gang_.is_stopped(i)) gang_.kill(i, EndKind::stopped);
+    });
+  }
+  if (!asked_at_ && now >= *failed_at_ + patience.alone) {
+    asked_at_ = now;
+    for_running([&](int i) { gang_.ask(i); });
+  }
+  if (!all_killed_ && asked_at_ && now >= *asked_at_ + patience.term) {
+    all_killed_ = true;
+    for_running([&](int i) { gang_.kill(i, EndKind::killed); });
+  }
+}
+
+void Watch::wait_begins(Time now) {
+  waiting_since_ = now;
+  speak_at_ = now + job_.patience.first_word;
+}
+
+std::string Watch::the_running() const {
+  std::vector<int> running, stopped;
+  for (int i = 0; i < gang_.size(); ++i) {
+    if (gang_.ended(i)) continue;
+    running.push_back(job_.first_rank() + i);
+    if (gang_.is_stopped(i)) stopped.push_back(running.back());
+  }
+  return name_ranks(running) + (stopped.empty() ? "" : " (stopped by SIGSTOP: " + name_ranks(stopped) + ")");
+}
+
+void Watch::say_what_we_wait_for(Time now) {
+  speak_at_ = now + job_.patience.next_word;
+  const std::string since = " since " + seconds_since(waiting_since_);
+  if (interrupted_at_) return tell_("waiting for " + the_running() + " to save and leave" + since);
+  if (!failed_at_) return tell_("waiting for " + job_.argv[0] + " to be loaded" + since);
+  const RankEnd* cause = outcome_.cause();
+  tell_("rank " + std::to_string(cause->rank) + " " + describe(*cause) + "; waiting for " + the_running() +
+        " to end" + since + (asked_at_ ? ", SIGTERM was sent" : ""));
+}
+
+std::optional<Time> Watch::next_step() const {
+  std::optional<Time> next = speak_at_;
+  const auto consider = [&](bool pending, Time time) {
+    if (pending && (!next || time < *next)) next = time;
+  };
+  if (!failed_at_) return next;
+  consider(!stopped_killed_, *failed_at_ + job_.patience.stopped);
+  consider(!asked_at_, *failed_at_ + job_.patience.alone);
+  if (asked_at_) consider(!all_killed_, *asked_at_ + job_.patience.term);
+  return next;
+}
+
+}  // namespace
+
+void tell_on_stderr(const std::string& line) { std::fputs(("fsdp: " + line + "\n").c_str(), stderr); }
+
+Outcome run_ranks(const Job& job, const Tell& tell) {
+  Watch watch(job, tell);
+  return watch.run();
+}
+
+}  // namespace fsdp::launch

@@ -1,0 +1,32 @@
+// A file in memory, read-only.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace fsdp::data {
+
+// Maps a regular file. The mapping lives as long as the
+// object. Throws IoError where the file cannot be opened, mapped, or is no regular file. A file must not become
+// shorter while it is mapped: reading its lost part ends the process (SIGBUS).
+class MappedFile {
+ public:
+  explicit MappedFile(std::string path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+
+  const std::string& path() const { return path_; }
+  size_t size() const { return size_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace fsdp::data

@@ -1,0 +1,183 @@
+// Run: the loop.
+#include "trainer/run.h"
+
+#include <fsdp/average.h>
+
+#include <cmath>
+#include <utility>
+
+#include "trainer/describe_run.h"
+#include "trainer/stop_signal.h"
+
+namespace fsdp::train {
+
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+TrainResult Run::train() {
+  const StopSignal signals;
+  model_->model.train();
+  began_ = Clock::now();
+  while (state_->step < steps_ && stop_reason_.empty()) step();
+  if (stop_reason_.empty()) stop_reason_ = "all steps done";
+  return end();
+}
+
+Votes Run::vote() const {
+  const double minutes = settings_.number("checkpoint.every_minutes");
+  const bool old = minutes > 0 && world_.rank() == 0 && seconds_since(saved_at_) >= 60 * minutes;
+  return {.stop = StopSignal::received() != 0, .save = old};
+}
+
+void Run::step() {
+  const Clock::time_point start = Clock::now();
+  metrics_.learning_rate = optimizer_->param_groups().front().options().get_lr();
+  std::vector<Microbatch> batches;
+  {
+    const auto wait = reporter_->waiting("the data of step " + std::to_string(state_->step + 1));
+    batches = data_->batch(state_->step);
+  }
+  const double data_seconds = seconds_since(start);
+  StepResult result;
+  {
+    const auto wait = reporter_->waiting("step " + std::to_string(state_->step + 1));
+    result = step_->run(batches, vote());
+  }
+  result.times.data = data_seconds;
+  ++state_->step;
+  schedule_->step();
+  if (average_ && !result.skipped)
+    update_average(average_->model, model_->model, settings_.number("training.ema_decay"));
+  report(result, seconds_since(start));
+  count_skipped(result);
+  evaluate_if_due();
+  if (result.votes.stop && stop_reason_.empty())
+    stop_reason_ =
+        StopSignal::received() != 0 ? StopSignal::name(StopSignal::received()) : "a signal to another rank";
+  if (save_is_due(result)) save();
+}
+
+void Run::count_skipped(const StepResult& result) {
+  skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (!result.skipped) return;
+  const bool scaler = step_->scaler() != nullptr;
+  reporter_->event(
+      state_->step,
+      "step " + std::to_string(state_->step) + " was skipped: its gradient is not finite" +
+          (scaler ? "; the loss scale is now " + std::to_string(step_->scaler()->get_scale()) : ""));
+  const int64_t most = settings_.integer("training.max_skipped_steps");
+  if (skipped_in_a_row_ <= most) return;
+  const std::string text =
+      std::to_string(skipped_in_a_row_) +
+      " steps in a row had gradients that are not finite (training.max_skipped_steps: " +
+      std::to_string(most) + "); the last was step " + std::to_string(state_->step) +
+      ". A lower optimizer.lr, a longer schedule.warmup_steps or another training.precision may help";
+  reporter_->event(state_->step, text);
+  if (saver_) saver_->wait();
+  throw NumericError(text);
+}
+
+void Run::report(const StepResult& result, double seconds) {
+  metrics_.step = state_->step;
+  metrics_.loss = result.loss;
+  metrics_.gradient_norm = result.gradient_norm;
+  metrics_.seconds = seconds;
+  metrics_.tokens += result.counted;
+  metrics_.skipped = result.skipped;
+  const double rate = static_cast<double>(result.counted) / seconds;
+  watch::StepRecord record{.step = state_->step,
+                           .loss = result.loss,
+                           .learning_rate = metrics_.learning_rate,
+                           .gradient_norm = result.gradient_norm,
+                           .tokens = metrics_.tokens,
+                           .tokens_per_second = rate,
+                           .mfu = model_flops_utilization(world_, settings_, spec_, model_->model, rate),
+                           .seconds = seconds,
+                           .times = result.times,
+                           .memory_bytes = model_->model.memory_stats().step_peak_bytes,
+                           .skipped = result.skipped};
+  record.times.checkpoint = std::exchange(checkpoint_time_, 0);
+  const int64_t per_epoch = data_->steps_per_epoch();
+  if (per_epoch > 0) record.epoch = static_cast<double>(state_->step) / static_cast<double>(per_epoch);
+  const double mean = seconds_since(began_) / static_cast<double>(state_->step - first_step_);
+  reporter_->step(record, steps_, mean * static_cast<double>(steps_ - state_->step));
+  if (hooks_.on_step) hooks_.on_step(metrics_);
+}
+
+void Run::evaluate_if_due() {
+  const int64_t every = settings_.integer("eval.every_steps");
+  if (!eval_data_ || every == 0 || (state_->step % every != 0 && state_->step != steps_)) return;
+  const auto wait = reporter_->waiting("the evaluation after step " + std::to_string(state_->step));
+  note_evaluation(evaluate(world_, average_ ? *average_ : *model_, *eval_data_));
+}
+
+void Run::note_evaluation(const EvalResult& result) {
+  metrics_.eval_loss = result.loss;
+  reporter_->eval({.step = state_->step, .loss = result.loss, .tokens = result.counted});
+  reporter_->note(describe_evaluation(state_->step, result.loss, best_eval_));
+  const bool better = !best_eval_ || result.loss < *best_eval_;
+  if (better) best_eval_ = result.loss;
+  evals_without_gain_ = better ? 0 : evals_without_gain_ + 1;
+  const int64_t patience = settings_.integer("eval.patience");
+  if (patience > 0 && evals_without_gain_ >= patience && stop_reason_.empty()) {
+    stop_reason_ = "early stop";
+    reporter_->event(state_->step, "early stop: " + std::to_string(evals_without_gain_) +
+                                       " evaluations without a lower loss (eval.patience)");
+  }
+}
+
+bool Run::save_is_due(const StepResult& result) const {
+  const int64_t every = settings_.integer("checkpoint.every_steps");
+  return result.votes.save || (every > 0 && state_->step % every == 0);
+}
+
+void Run::save() {
+  if (!saver_ || saved_step_ == state_->step) return;
+  const Clock::time_point start = Clock::now();
+  const auto wait = reporter_->waiting("the checkpoint of step " + std::to_string(state_->step));
+  state_->values["tokens"] = metrics_.tokens;
+  state_->values["global_batch_size"] = numbers_.global_batch_size;
+  if (metrics_.eval_loss) state_->values["eval_loss"] = *metrics_.eval_loss;
+  if (best_eval_) state_->values["best_eval_loss"] = *best_eval_;
+  state_->values["evals_without_gain"] = evals_without_gain_;
+  saver_->save(*state_);
+  if (!settings_.flag("checkpoint.background")) checkpoint_ = saver_->wait();
+  saved_step_ = state_->step;
+  saved_at_ = Clock::now();
+  const double seconds = seconds_since(start);
+  checkpoint_time_ += seconds;
+  reporter_->write(watch::CheckpointRecord{
+      .step = state_->step, .path = request_.folder, .seconds = seconds, .blocking_seconds = seconds});
+}
+
+void Run::finish_save() {
+  if (!saver_) return;
+  save();
+  const auto wait = reporter_->waiting("the last checkpoint");
+  checkpoint_ = saver_->wait();
+}
+
+TrainResult Run::end() {
+  finish_save();
+  reporter_->write(describe_memory(state_->step, model_->model, *optimizer_));
+  reporter_->write(describe_units(state_->step, state_->step - first_step_, model_->model));
+  reporter_->keep_line();
+  reporter_->write(watch::EndRecord{.step = state_->step,
+                                    .steps = state_->step - first_step_,
+                                    .seconds = seconds_since(began_),
+                                    .reason = stop_reason_});
+  reporter_->note(stop_reason_ + " after step " + std::to_string(state_->step) +
+                  (checkpoint_.empty() ? "" : "; saved " + checkpoint_));
+  return {.model = model_->model,
+          .metrics = metrics_,
+          .run = request_.folder,
+          .checkpoint = checkpoint_,
+          .stop_reason = stop_reason_};
+}
+
+}  // namespace fsdp::train

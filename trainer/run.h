@@ -1,0 +1,97 @@
+// One run of the trainer: everything it owns, and its life from start to end.
+#pragma once
+
+#include <fsdp/fsdp.h>
+#include <fsdp/schedule.h>
+#include <fsdp/train.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "app/config/settings.h"
+#include "trainer/evaluation.h"
+#include "trainer/model_spec.h"
+#include "trainer/reporter.h"
+#include "trainer/train_step.h"
+#include "trainer/watch/run_folder.h"
+
+namespace fsdp::train {
+
+struct RunRequest {
+  std::string folder;  // empty: nothing is kept
+  bool resume = false;
+};
+
+// Threads: one. Every rank makes one and calls train() once.
+class Run {
+ public:
+  Run(const World& world, const config::Settings& settings, const RunRequest& request,
+      const TrainHooks& hooks);
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  TrainResult train();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Before the first step.
+  void open_folder();
+  void make_model();
+  void make_average();
+  void make_data();
+  void make_training();
+  void load_weights();
+  void resume();
+  void announce();
+  bool keeps_files() const { return !request_.folder.empty(); }
+
+  // One step, and what follows it.
+  void step();
+  void count_skipped(const StepResult& result);
+  void report(const StepResult& result, double seconds);
+  void evaluate_if_due();
+  void note_evaluation(const EvalResult& result);
+  bool save_is_due(const StepResult& result) const;
+  void save();
+  void finish_save();
+  Votes vote() const;
+  double checkpoint_seconds() const;
+
+  // After the last step.
+  TrainResult end();
+
+  World world_;
+  config::Settings settings_;
+  RunRequest request_;
+  TrainHooks hooks_;
+  BatchNumbers numbers_;
+  ShardOptions sharding_;
+  ModelSpec spec_;
+  std::optional<TrainModel> model_, average_;
+  std::function<std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>()> capture_;
+  std::unique_ptr<TrainData> data_, eval_data_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<TrainStep> step_;
+  std::unique_ptr<BackgroundSaver> saver_;
+  std::optional<RunState> state_;
+  std::optional<Reporter> reporter_;
+  std::string data_description_;
+
+  int64_t steps_ = 0;       // that the run is to have
+  int64_t first_step_ = 0;  // after which this process began
+  int64_t saved_step_ = -1;
+  int64_t skipped_in_a_row_ = 0;
+  TrainMetrics metrics_;
+  std::optional<double> best_eval_;
+  int64_t evals_without_gain_ = 0;
+  std::string stop_reason_, checkpoint_;
+  Clock::time_point began_, saved_at_;
+  double checkpoint_time_ = 0;  // seconds since the last step that saving took
+};
+
+}  // namespace fsdp::train

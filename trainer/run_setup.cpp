@@ -1,0 +1,196 @@
+// Run: what happens before the first step.
+#include <fsdp/average.h>
+#include <fsdp/version.h>
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "app/config/resolve.h"
+#include "trainer/describe_run.h"
+#include "trainer/language_model.h"
+#include "trainer/run.h"
+#include "trainer/run_settings.h"
+#include "trainer/token_data.h"
+
+namespace fsdp::train {
+
+namespace {
+
+constexpr int64_t kStandardSteps = 1000;
+constexpr const char* kAverage = "average";
+
+// The global batch of the run in `folder`. Its config.yaml was written by a run, so it has one.
+int64_t saved_global_batch(const std::string& folder) {
+  const config::Resolution saved = config::resolve({.config = watch::RunFolder{folder}.config()}, {}, {});
+  TORCH_CHECK(saved.problems.empty(), "cannot resume: ", saved.problems.front());
+  return saved.settings.integer("training.global_batch_size");
+}
+
+TrainModel to_train_model(LanguageModel model, const ModelSpec& spec) {
+  auto loss = std::move(model.loss);
+  return {.model = std::move(model.model),
+          .loss = [loss](const Microbatch& batch) { return loss(batch.inputs, batch.targets); },
+          .model_config = hugging_face_config(spec)};
+}
+
+}  // namespace
+
+Run::Run(const World& world, const config::Settings& settings, const RunRequest& request,
+         const TrainHooks& hooks)
+    : world_(world), settings_(settings), request_(request), hooks_(hooks), began_(Clock::now()) {
+  if (settings_.flag("logging.debug")) set_log_level(LogLevel::debug);
+  torch::manual_seed(static_cast<uint64_t>(settings_.integer("training.seed")));
+  open_folder();
+  make_model();
+  make_data();
+  make_training();
+  load_weights();
+  resume();
+  announce();
+}
+
+Run::~Run() = default;
+
+// Decides on the global batch too: a run that is resumed keeps its own.
+void Run::open_folder() {
+  const watch::RunFolder folder{request_.folder};
+  const bool there = keeps_files() && folder.has_run();
+  TORCH_CHECK(!there || request_.resume, folder.path,
+              " holds a run already. --resume auto goes on with it; --run DIR starts another one elsewhere");
+  if (there) {
+    constexpr const char* key = "training.global_batch_size";
+    const int64_t saved = saved_global_batch(folder.path);
+    TORCH_CHECK(!settings_.is_given(key) || settings_.integer(key) == saved, key, " is ",
+                settings_.peek(key).dump(), " (", settings_.origin(key).text, "), but the run in ",
+                folder.path, " has ", saved, ": leave it out to go on with that, or start another run");
+    settings_.set(key, saved, {config::Layer::derived, folder.config()});
+  }
+  const config::BatchPlan plan = batch_plan(settings_, world_.size());
+  numbers_ = {.batch_size = plan.batch_size,
+              .accumulation = plan.accumulation,
+              .global_batch_size = plan.global_batch_size,
+              .microbatches = plan.microbatches};
+  settings_.set("training.global_batch_size", plan.global_batch_size, {config::Layer::derived, "derived"});
+  settings_.set("training.gradient_accumulation_steps", plan.accumulation,
+                {config::Layer::derived, "derived"});
+  if (!keeps_files()) return;
+  world_.comm().barrier("the run's folder was looked at");
+  if (world_.rank() != 0) return;
+  folder.make();
+  folder.write_config(settings_.to_yaml());
+}
+
+void Run::make_model() {
+  const config::BatchPlan plan{.batch_size = numbers_.batch_size,
+                               .accumulation = numbers_.accumulation,
+                               .global_batch_size = numbers_.global_batch_size,
+                               .microbatches = numbers_.microbatches};
+  sharding_ = shard_options(settings_, plan);
+  if (hooks_.model) {
+    spec_.name = "the program's own";
+    spec_.type = "own";
+    model_ = hooks_.model(world_, sharding_);
+    return;
+  }
+  spec_ = model_spec(settings_);
+  const ModelOptions options{.recompute = settings_.flag("distributed.fsdp.activation_checkpointing"),
+                             .seed = static_cast<uint64_t>(settings_.integer("training.seed"))};
+  model_ = to_train_model(make_language_model(world_, spec_, options, sharding_), spec_);
+  if (settings_.number("training.ema_decay") > 0)
+    average_ = to_train_model(make_language_model(world_, spec_, options, average_options(sharding_)), spec_);
+}
+
+void Run::make_data() {
+  const auto seed = static_cast<uint64_t>(settings_.integer("training.seed"));
+  if (hooks_.data) {
+    data_ = hooks_.data(world_, numbers_);
+    if (hooks_.eval_data) eval_data_ = hooks_.eval_data(world_, numbers_);
+    data_description_ = "the program's own";
+    return;
+  }
+  const int64_t length = settings_.has("data.sequence_length") ? settings_.integer("data.sequence_length")
+                                                               : spec_.context_length;
+  TORCH_CHECK(length > 0,
+              "data.sequence_length is not set, and the model does not say how long its context is");
+  const Corpus corpus = open_corpus(settings_, spec_.vocab_size, length);
+  auto data =
+      std::make_unique<TokenData>(world_, corpus.train, numbers_, seed, settings_.flag("data.shuffle"),
+                                  static_cast<size_t>(settings_.integer("data.read_ahead")));
+  data_description_ = describe_data(corpus, *data, numbers_, length);
+  data_ = std::move(data);
+  if (corpus.validation && settings_.integer("eval.every_steps") > 0)
+    eval_data_ =
+        std::make_unique<EvalData>(world_, corpus.validation, numbers_, settings_.integer("eval.batches"));
+}
+
+void Run::make_training() {
+  steps_ = settings_.has("training.max_steps") ? settings_.integer("training.max_steps") : 0;
+  if (settings_.has("training.max_epochs")) {
+    const int64_t in_epochs = settings_.integer("training.max_epochs") * data_->steps_per_epoch();
+    steps_ = steps_ > 0 ? std::min(steps_, in_epochs) : in_epochs;
+  }
+  if (steps_ == 0) steps_ = kStandardSteps;
+  optimizer_ = make_optimizer(settings_, model_->model);
+  schedule_ = std::make_unique<Schedule>(*optimizer_, schedule_options(settings_, steps_));
+  const StepOptions options{.gradient_clipping = settings_.number("training.gradient_clipping"),
+                            .microbatches = numbers_.microbatches,
+                            .reproducible = settings_.flag("training.reproducible"),
+                            .scaled = settings_.text("training.precision") == "16-mixed"};
+  step_ = std::make_unique<TrainStep>(world_, *model_, *optimizer_, sharding_, options);
+  state_.emplace(RunState{.model = model_->model,
+                          .optimizer = optimizer_.get(),
+                          .scheduler = schedule_.get(),
+                          .scaler = step_->scaler(),
+                          .model_config = model_->model_config});
+  if (average_) state_->parts[kAverage] = {.model = average_->model};
+}
+
+// Start weights: of another run, or of a Hugging Face folder. A run that is resumed has its own.
+void Run::load_weights() {
+  const bool from = settings_.has("training.init_from");
+  if (!from && spec_.pretrained.empty()) return;
+  const std::string path = from ? settings_.text("training.init_from") : spec_.pretrained;
+  if (keeps_files() && request_.resume && has_checkpoint(request_.folder)) return;
+  RunState weights{.model = model_->model, .model_config = model_->model_config};
+  const LoadReport report = load(path, weights, {.weights_only = true, .cast = true});
+  data_description_ += "; start weights from " + report.path;
+}
+
+void Run::resume() {
+  if (average_) update_average(average_->model, model_->model, 0.0);
+  SaveOptions options{.keep_last = settings_.integer("checkpoint.keep_last")};
+  if (settings_.flag("checkpoint.keep_best")) options.keep_best = "eval_loss";
+  if (keeps_files()) saver_ = std::make_unique<BackgroundSaver>(request_.folder, options);
+  ReportOptions reporting{.folder = request_.folder,
+                          .tensorboard = settings_.flag("logging.tensorboard"),
+                          .every_steps = settings_.integer("logging.every_steps")};
+  if (settings_.has("logging.log_file")) reporting.log_file = settings_.text("logging.log_file");
+  if (!keeps_files() || !request_.resume || !has_checkpoint(request_.folder)) {
+    reporter_.emplace(world_, reporting);
+    return;
+  }
+  const LoadReport report = load(request_.folder, *state_, {.fall_back = true});
+  first_step_ = saved_step_ = state_->step;
+  metrics_.tokens = std::get<int64_t>(state_->values.at("tokens"));
+  if (const auto best = state_->values.find("best_eval_loss"); best != state_->values.end())
+    best_eval_ = std::get<double>(best->second);
+  if (const auto waited = state_->values.find("evals_without_gain"); waited != state_->values.end())
+    evals_without_gain_ = std::get<int64_t>(waited->second);
+  reporting.resumed_after = first_step_;
+  reporter_.emplace(world_, reporting);
+  for (const std::string& damaged : report.damaged) reporter_->note(damaged);
+  reporter_->write(watch::ResumeRecord{.step = first_step_, .from = report.path});
+  reporter_->note("resumes " + report.path + ", which " + std::to_string(report.ranks) + " ranks saved");
+}
+
+void Run::announce() {
+  const watch::StartRecord start = describe_start(world_, settings_, spec_, *model_, request_.folder, steps_);
+  for (const std::string& line : start_lines(start, world_, settings_, numbers_, data_description_))
+    reporter_->note(line);
+  reporter_->write(start);
+  saved_at_ = Clock::now();
+}
+
+}  // namespace fsdp::train

@@ -1,0 +1,66 @@
+// One step of training: microbatches forward and backward, clipping, the optimizer.
+#pragma once
+
+#include <fsdp/fsdp.h>
+#include <fsdp/token_mean.h>
+#include <fsdp/train.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "trainer/watch/records.h"
+
+namespace fsdp::train {
+
+struct StepOptions {
+  double gradient_clipping = 0;  // largest norm; 0: no clipping
+  int64_t microbatches = 1;      // of a step, over all ranks
+  bool reproducible = false;     // every backward is a microbatch of the mode
+  bool scaled = false;           // fp16: a GradScaler
+};
+
+// What a rank would like to happen after a step. It happens if any rank would.
+struct Votes {
+  bool stop = false;
+  bool save = false;
+};
+
+struct StepResult {
+  double loss = 0;  // mean over the counted items of all ranks
+  double gradient_norm = 0;
+  int64_t counted = 0;
+  bool skipped = false;  // the gradient or the loss was not finite: nothing was updated
+  Votes votes;           // of all ranks
+  watch::StepTimes times;
+};
+
+// Owns nothing but the scaler. All ranks take the same decisions. Threads: one at a time.
+class TrainStep {
+ public:
+  TrainStep(const World& world, TrainModel& model, torch::optim::Optimizer& optimizer,
+            const ShardOptions& sharding, const StepOptions& options);
+
+  // Runs the step on this rank's microbatches. Collective.
+  StepResult run(const std::vector<Microbatch>& mine, const Votes& vote);
+
+  GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+
+ private:
+  class Stopwatch;
+
+  void run_microbatch(const Microbatch& batch, double weight, bool last, at::Tensor& loss,
+                      StepResult& result);
+  bool update(StepResult& result);
+  void sum_losses(const std::vector<at::Tensor>& losses, const std::vector<Microbatch>& mine,
+                  const Votes& vote, StepResult& result);
+
+  World world_;
+  TrainModel& model_;
+  torch::optim::Optimizer& optimizer_;
+  StepOptions options_;
+  TokenMean mean_;
+  std::optional<GradScaler> scaler_;
+};
+
+}  // namespace fsdp::train

@@ -1,0 +1,116 @@
+// fsdp-worker: the part of the fsdp command that needs LibTorch. The front starts it; people do not.
+//
+//   fsdp-worker train SETTINGS RUN fresh|resume   one rank of `fsdp train`; RUN "" keeps nothing
+//   fsdp-worker plan SETTINGS [gpu]               prints units and bytes per rank, for --dry-run
+//   fsdp-worker generate SETTINGS RUN REQUEST     REQUEST: JSON, see generate_request.h
+//
+// SETTINGS: a file of resolved settings.
+#include <c10/util/Exception.h>
+#include <fsdp/fsdp.h>
+#include <fsdp/train.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/exit_codes.h"
+#include "trainer/data/error.h"
+#include "trainer/generate.h"
+#include "trainer/plan_run.h"
+#include "trainer/run.h"
+
+namespace {
+
+using namespace fsdp;
+
+config::Settings read_settings(const std::string& path) {
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw IoError("read", path, errno, "the front of the command writes it");
+  return config::Settings::from_json(config::Json::parse(text));
+}
+
+using Words = std::vector<std::string>;
+
+void train_rank(const Words& words) {
+  const config::Settings settings = read_settings(words[1]);
+  const World world = init();
+  train::Run run(world, settings, {.folder = words[2], .resume = words[3] == "resume"}, {});
+  run.train();
+}
+
+void print_plan(const Words& words) {
+  const bool gpu = words.size() > 2 && words[2] == "gpu";
+  const std::string text = train::plan_run(read_settings(words[1]), gpu);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw IoError("write", "stdout", errno, "");
+}
+
+void generate(const Words& words) {
+  const config::Settings settings = read_settings(words[1]);
+  const World world = init({.rank = 0, .world_size = 1});
+  train::generate_from_run(world, settings, words[2], train::generate_request(words[3]));
+}
+
+struct Command {
+  const char* name;
+  size_t least_words, most_words;  // itself included
+  void (*run)(const Words& words);
+};
+constexpr Command kCommands[] = {
+    {"train", 4, 4, train_rank}, {"plan", 2, 3, print_plan}, {"generate", 4, 4, generate}};
+
+const Command* find_command(const Words& words) {
+  for (const Command& command : kCommands)
+    if (!words.empty() && words[0] == command.name && words.size() >= command.least_words &&
+        words.size() <= command.most_words)
+      return &command;
+  return nullptr;
+}
+
+int fail(const std::string& text, int code, int culprit = -1) {
+  write_error_file(text, culprit);
+  const char* rank = std::getenv("RANK");
+  const std::string line = (rank != nullptr ? "rank " + std::string(rank) + ": " : "") + text;
+  std::fprintf(stderr, "fsdp: %s\n", line.c_str());
+  return code;
+}
+
+int guarded(const Command& command, const Words& words) {
+  try {
+    command.run(words);
+    return app::kOk;
+  } catch (const data::DataError& error) {
+    return fail(error.what(), app::kUsage);
+  } catch (const CheckpointError& error) {
+    return fail(error.what(), app::kCheckpoint);
+  } catch (const RendezvousError& error) {
+    return fail(error.what(), app::kRendezvous);
+  } catch (const CommError& error) {
+    return fail(error.what(), app::kPeerLost, error.details().culprit);
+  } catch (const NumericError& error) {
+    return fail(error.what(), app::kNumeric);
+  } catch (const IoError& error) {
+    return fail(error.what(), app::kStorage);
+  } catch (const c10::Error& error) {
+    return fail(error.what_without_backtrace(), app::kFailed);
+  } catch (const std::exception& error) {
+    return fail(error.what(), app::kDefect);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Words words(argv + 1, argv + argc);
+  const Command* command = find_command(words);
+  const int code = command != nullptr ? guarded(*command, words)
+                                      : fail("fsdp-worker is started by the fsdp command", app::kUsage);
+  std::fflush(nullptr);
+  return code;
+}
