@@ -55,10 +55,10 @@ watch::BytesByKind kinds_of(const MemoryStats& memory) {
   return there;
 }
 
-std::string number(double value, const char* format) {
-  char text[64];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
+// "tiny_gpt2" of the section model_config_tiny_gpt2.
+std::string short_name(const std::string& name) {
+  constexpr std::string_view kSection = "model_config_";
+  return name.starts_with(kSection) ? name.substr(kSection.size()) : name;
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ watch::StartRecord describe_start(const World& world, const config::Settings& se
                            .nodes = static_cast<int64_t>(world.hosts().size()),
                            .backend = world.comm().backend_name(),
                            .device = device_name(world),
-                           .model = spec.name,
+                           .model = short_name(spec.name),
                            .parameters = model.model.num_parameters(),
                            .units = static_cast<int64_t>(model.model.unit_counts().size()),
                            .steps = steps,
@@ -95,10 +95,11 @@ std::vector<std::string> start_lines(const watch::StartRecord& start, const Worl
   if (start.nodes > 1) ranks += " on " + std::to_string(start.nodes) + " hosts";
   int64_t bytes = 0;
   for (const auto& [kind, size] : start.bytes_per_rank) bytes += size;
+  const bool plain = world.source().starts_with("RANK");  // a launcher that says no more about itself
   return {"model   " + start.model + ": " + watch::grouped(start.parameters) + " parameters in " +
-              std::to_string(start.units) + " units, " + settings.text("training.precision"),
-          "ranks   " + ranks + " (" + start.backend + ", " + world.source() + "), each holds " +
-              watch::bytes_text(static_cast<double>(bytes)) + " of shards",
+              std::to_string(start.units) + " units, precision " + settings.text("training.precision"),
+          "ranks   " + ranks + " (" + start.backend + (plain ? "" : ", " + world.source()) +
+              "), each holds " + watch::bytes_text(static_cast<double>(bytes)) + " of shards",
           "data    " + data,
           "batch   " + std::to_string(numbers.global_batch_size) +
               " sequences a step = " + std::to_string(numbers.batch_size) + " x " +
@@ -114,15 +115,16 @@ std::string describe_data(const Corpus& corpus, const TokenData& data, const Bat
                      std::to_string(length) + ", " + watch::grouped(data.steps_per_epoch()) +
                      " steps an epoch";
   if (data.dropped_per_epoch() > 0)
-    text += "; " + std::to_string(data.dropped_per_epoch()) +
-            " sequences at the end of each, fewer than the global batch of " +
-            std::to_string(numbers.global_batch_size) + ", are dropped";
+    text += " (the last " + std::to_string(data.dropped_per_epoch()) +
+            " sequences, fewer than the global batch of " + std::to_string(numbers.global_batch_size) +
+            ", are dropped)";
   return text;
 }
 
 std::string describe_evaluation(int64_t step, double loss, const std::optional<double>& best) {
-  return "step " + std::to_string(step) + "  eval loss " + number(loss, "%.4f") +
-         (best ? "  (best so far " + number(*best, "%.4f") + ")" : "");
+  const std::string text = "step " + std::to_string(step) + "  eval loss " + watch::loss_text(loss);
+  if (!best) return text;
+  return text + (loss < *best ? ", the best so far" : "; the best so far is " + watch::loss_text(*best));
 }
 
 watch::MemoryRecord describe_memory(int64_t step, const ShardedModel& model,

@@ -61,10 +61,11 @@ Reporter::Reporter(const World& world, const ReportOptions& options) : every_ste
     add_log(folder.logs() + "/rank-0.log");
     metrics_.emplace(folder.metrics());
     if (options.tensorboard) events_.emplace(options.folder, options.resumed_after);
+    if (options.wandb) wandb_.emplace(*options.wandb);
   }
   if (!options.log_file.empty()) add_log(options.log_file);
-  sink_before_ = set_log_sink(
-      [this](LogLevel level, std::string_view line) { note(format_log_line(level, line)); });
+  sink_before_ =
+      set_log_sink([this](LogLevel level, std::string_view line) { note(format_log_line(level, line)); });
 }
 
 Reporter::~Reporter() {
@@ -124,6 +125,16 @@ std::optional<watch::Progress::Wait> Reporter::waiting(const std::string& what) 
 
 void Reporter::keep_line() {
   if (progress_) progress_->keep_line();
+}
+
+void Reporter::finish() {
+  if (!wandb_) return;
+  std::optional<std::string> problem;
+  {
+    const auto wait = waiting("Weights & Biases");
+    problem = wandb_->finish();
+  }
+  if (problem) note("warning: " + *problem);
 }
 
 }  // namespace fsdp::train

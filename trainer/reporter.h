@@ -14,6 +14,7 @@
 #include "trainer/watch/metrics_writer.h"
 #include "trainer/watch/progress.h"
 #include "trainer/watch/run_folder.h"
+#include "trainer/watch/wandb.h"
 
 namespace fsdp::train {
 
@@ -21,12 +22,13 @@ struct ReportOptions {
   std::string folder = {};  // of the run; empty: nothing is written
   bool tensorboard = true;
   int64_t every_steps = 1;
-  int64_t resumed_after = -1;  // the step that a resumed run goes on after
-  std::string log_file = {};   // also gets what logs/rank-0.log of the run gets; empty: none
+  std::optional<int64_t> resumed_after = {};  // the step that a resumed run goes on after
+  std::string log_file = {};                  // also gets what logs/rank-0.log of the run gets; empty: none
+  std::optional<watch::WandbOptions> wandb = {};
 };
 
-// Silent on ranks other than 0, so that callers need not ask. On rank 0 the library's log lines go the same way
-// while it lives. Threads: one at a time. The constructor throws IoError.
+// Silent on ranks other than 0, so that callers need not ask. On rank 0 the library's log lines go the same
+// way while it lives. Threads: one at a time. The constructor throws IoError.
 class Reporter {
  public:
   Reporter(const World& world, const ReportOptions& options);
@@ -45,6 +47,8 @@ class Reporter {
   std::optional<watch::Progress::Wait> waiting(const std::string& what);
   // Ends the live line.
   void keep_line();
+  // The run has ended: waits until Weights & Biases has all metrics.
+  void finish();
 
  private:
   class LogFile;
@@ -56,6 +60,7 @@ class Reporter {
   LogSink sink_before_;
   std::optional<watch::MetricsWriter> metrics_;
   std::optional<watch::EventFile> events_;
+  std::optional<watch::WandbFollower> wandb_;
   int64_t every_steps_ = 1;
 };
 

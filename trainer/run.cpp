@@ -8,6 +8,7 @@
 
 #include "trainer/describe_run.h"
 #include "trainer/stop_signal.h"
+#include "trainer/watch/text.h"
 
 namespace fsdp::train {
 
@@ -63,6 +64,9 @@ void Run::step() {
 }
 
 void Run::count_skipped(const StepResult& result) {
+  if (result.counted == 0)
+    reporter_->event(state_->step, "step " + std::to_string(state_->step) +
+                                       " changed nothing: none of its tokens counts in the loss");
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (!result.skipped) return;
   const bool scaler = step_->scaler() != nullptr;
@@ -171,8 +175,11 @@ TrainResult Run::end() {
                                     .steps = state_->step - first_step_,
                                     .seconds = seconds_since(began_),
                                     .reason = stop_reason_});
-  reporter_->note(stop_reason_ + " after step " + std::to_string(state_->step) +
+  reporter_->note(stop_reason_ + " after step " + std::to_string(state_->step) + " in " +
+                  watch::clock_text(seconds_since(began_)) +
                   (checkpoint_.empty() ? "" : "; saved " + checkpoint_));
+  reporter_->finish();
+  if (keeps_files()) reporter_->note("its curves: fsdp report " + request_.folder);
   return {.model = model_->model,
           .metrics = metrics_,
           .run = request_.folder,

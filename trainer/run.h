@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/config/settings.h"
 #include "trainer/evaluation.h"
+#include "trainer/language_model.h"
 #include "trainer/model_spec.h"
 #include "trainer/reporter.h"
 #include "trainer/train_step.h"
@@ -20,8 +22,9 @@
 namespace fsdp::train {
 
 struct RunRequest {
-  std::string folder;  // empty: nothing is kept
+  std::string folder = {};  // empty: nothing is kept
   bool resume = false;
+  std::vector<std::string> notes = {};  // about the configuration; the command has shown its own
 };
 
 // Threads: one. Every rank makes one and calls train() once.
@@ -44,6 +47,7 @@ class Run {
   void make_average();
   void make_data();
   void make_training();
+  bool capture_pays() const;
   void load_weights();
   void resume();
   void announce();
@@ -72,10 +76,10 @@ class Run {
   ShardOptions sharding_;
   ModelSpec spec_;
   std::optional<TrainModel> model_, average_;
-  std::function<std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>()> capture_;
+  std::function<LanguageModel::Loss()> capture_step_;  // empty: the model has none
   std::unique_ptr<TrainData> data_, eval_data_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<LearningRateSchedule> schedule_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<BackgroundSaver> saver_;
   std::optional<RunState> state_;

@@ -140,7 +140,7 @@ ScheduleOptions schedule_options(const Settings& settings, int64_t steps) {
                           .total_steps = steps,
                           .warmup_steps = settings.integer("schedule.warmup_steps"),
                           .final_ratio = settings.number("schedule.final_lr_ratio")};
-  if (options.decay == Decay::wsd && settings.has("schedule.decay_steps"))
+  if (options.decay != Decay::constant && settings.has("schedule.decay_steps"))
     options.decay_steps = settings.integer("schedule.decay_steps");
   return options;
 }

@@ -28,6 +28,16 @@ int64_t saved_global_batch(const std::string& folder) {
   return saved.settings.integer("training.global_batch_size");
 }
 
+std::optional<watch::WandbOptions> wandb_options(const config::Settings& settings,
+                                                 const std::string& folder) {
+  if (!settings.flag("wandb.use_wandb")) return std::nullopt;
+  watch::WandbOptions options{
+      .folder = folder, .project = settings.text("wandb.project"), .mode = settings.text("wandb.mode")};
+  if (settings.has("wandb.entity")) options.entity = settings.text("wandb.entity");
+  options.tags = settings.list("wandb.tags");
+  return options;
+}
+
 TrainModel to_train_model(LanguageModel model, const ModelSpec& spec) {
   auto loss = std::move(model.loss);
   return {.model = std::move(model.model),
@@ -92,12 +102,16 @@ void Run::make_model() {
     spec_.name = "the program's own";
     spec_.type = "own";
     model_ = hooks_.model(world_, sharding_);
+    if (settings_.number("training.ema_decay") > 0)
+      average_ = hooks_.model(world_, average_options(sharding_));
     return;
   }
   spec_ = model_spec(settings_);
   const ModelOptions options{.recompute = settings_.flag("distributed.fsdp.activation_checkpointing"),
                              .seed = static_cast<uint64_t>(settings_.integer("training.seed"))};
-  model_ = to_train_model(make_language_model(world_, spec_, options, sharding_), spec_);
+  LanguageModel model = make_language_model(world_, spec_, options, sharding_);
+  capture_step_ = model.capture_step;
+  model_ = to_train_model(std::move(model), spec_);
   if (settings_.number("training.ema_decay") > 0)
     average_ = to_train_model(make_language_model(world_, spec_, options, average_options(sharding_)), spec_);
 }
@@ -133,18 +147,31 @@ void Run::make_training() {
   }
   if (steps_ == 0) steps_ = kStandardSteps;
   optimizer_ = make_optimizer(settings_, model_->model);
-  schedule_ = std::make_unique<Schedule>(*optimizer_, schedule_options(settings_, steps_));
+  schedule_ = std::make_unique<LearningRateSchedule>(*optimizer_, schedule_options(settings_, steps_));
   const StepOptions options{.gradient_clipping = settings_.number("training.gradient_clipping"),
                             .microbatches = numbers_.microbatches,
                             .reproducible = settings_.flag("training.reproducible"),
                             .scaled = settings_.text("training.precision") == "16-mixed"};
   step_ = std::make_unique<TrainStep>(world_, *model_, *optimizer_, sharding_, options);
+  if (capture_pays()) step_->capture(capture_step_());
   state_.emplace(RunState{.model = model_->model,
                           .optimizer = optimizer_.get(),
                           .scheduler = schedule_.get(),
                           .scaler = step_->scaler(),
                           .model_config = model_->model_config});
   if (average_) state_->parts[kAverage] = {.model = average_->model};
+}
+
+// A step is captured where the host would be slower than the GPU: up to about 1e13 operations a step.
+bool Run::capture_pays() const {
+  if (settings_.text("training.graph") == "off" || !capture_step_) return false;
+  if (!world_.device().is_cuda() || world_.size() > 1 || numbers_.accumulation > 1) return false;
+  if (step_->scaler() != nullptr || sharding_.reproducible || sharding_.check_gradients) return false;
+  const int64_t length = settings_.has("data.sequence_length") ? settings_.integer("data.sequence_length")
+                                                               : spec_.context_length;
+  const double tokens = static_cast<double>(numbers_.global_batch_size * length);
+  constexpr double kMostOperations = 1e13;
+  return flops_per_token(spec_, model_->model.num_parameters(), length) * tokens <= kMostOperations;
 }
 
 // Start weights: of another run, or of a Hugging Face folder. A run that is resumed has its own.
@@ -167,6 +194,7 @@ void Run::resume() {
                           .tensorboard = settings_.flag("logging.tensorboard"),
                           .every_steps = settings_.integer("logging.every_steps")};
   if (settings_.has("logging.log_file")) reporting.log_file = settings_.text("logging.log_file");
+  if (keeps_files()) reporting.wandb = wandb_options(settings_, request_.folder);
   if (!keeps_files() || !request_.resume || !has_checkpoint(request_.folder)) {
     reporter_.emplace(world_, reporting);
     return;
@@ -186,6 +214,7 @@ void Run::resume() {
 }
 
 void Run::announce() {
+  for (const std::string& note : request_.notes) reporter_->note(note);
   const watch::StartRecord start = describe_start(world_, settings_, spec_, *model_, request_.folder, steps_);
   for (const std::string& line : start_lines(start, world_, settings_, numbers_, data_description_))
     reporter_->note(line);

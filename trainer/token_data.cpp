@@ -11,6 +11,8 @@
 #include "trainer/data/synthetic.h"
 #include "trainer/data/texts.h"
 #include "trainer/data/token_file.h"
+#include "trainer/data/token_range.h"
+#include "trainer/watch/text.h"
 
 namespace fsdp::train {
 
@@ -40,11 +42,21 @@ Sources open_token_files(const std::vector<std::string>& paths, data::TokenType 
   return files;
 }
 
+// Without files for validation, the end of every file is kept for it.
 Streams token_streams(const Settings& settings, int64_t vocab_size) {
   const data::TokenType type = token_type(settings);
-  Streams streams{.train = open_token_files(settings.list("data.train"), type, vocab_size)};
+  Sources files = open_token_files(settings.list("data.train"), type, vocab_size);
   if (settings.has("data.validation"))
-    streams.validation = open_token_files(settings.list("data.validation"), type, vocab_size);
+    return {.train = std::move(files),
+            .validation = open_token_files(settings.list("data.validation"), type, vocab_size)};
+  Streams streams;
+  for (const auto& file : files) {
+    const auto kept =
+        static_cast<int64_t>(settings.number("data.validation_fraction") * static_cast<double>(file->size()));
+    const int64_t rest = file->size() - kept;
+    streams.train.push_back(std::make_shared<data::TokenRange>(file, 0, rest));
+    if (kept > 0) streams.validation.push_back(std::make_shared<data::TokenRange>(file, rest, kept));
+  }
   return streams;
 }
 
@@ -63,7 +75,7 @@ Streams synthetic_streams(const Settings& settings, int64_t vocab_size) {
 }
 
 void check_vocabulary(const data::Tokenizer& tokenizer, int64_t vocab_size) {
-  if (tokenizer.vocab_size() > vocab_size)
+  if (vocab_size > 0 && tokenizer.vocab_size() > vocab_size)
     throw data::DataError("data.tokenizer: " + tokenizer.name() + " has " +
                           std::to_string(tokenizer.vocab_size()) + " tokens, the model's vocabulary " +
                           std::to_string(vocab_size) + ": give the model a vocab_size of at least as many");
@@ -75,15 +87,18 @@ Streams text_streams(const Settings& settings, const std::string& format, int64_
   const auto train = std::make_shared<data::MemoryTokens>();
   const auto validation = std::make_shared<data::MemoryTokens>();
   const bool own_validation = settings.has("data.validation");
-  const data::TextOptions options{.validation_fraction =
-                                      own_validation ? 0 : settings.number("data.validation_fraction")};
+  const data::TextOptions options{
+      .validation_fraction = own_validation ? 0 : settings.number("data.validation_fraction"),
+      .jsonl = format == "jsonl",
+      .completion_only = settings.flag("data.completion_only")};
   data::TokenSink* part = options.validation_fraction > 0 ? validation.get() : nullptr;
   if (format == "docs")
     data::encode_text(data::documentation_text(), "the documentation", *tokenizer, options, *train, part);
   else
     data::encode_files(data::expand_paths(settings.list("data.train")), *tokenizer, options, *train, part);
   if (own_validation)
-    data::encode_files(data::expand_paths(settings.list("data.validation")), *tokenizer, {}, *validation,
+    data::encode_files(data::expand_paths(settings.list("data.validation")), *tokenizer,
+                       {.jsonl = options.jsonl, .completion_only = options.completion_only}, *validation,
                        nullptr);
   Streams streams{.train = {train}};
   if (validation->size() > 0) streams.validation = {validation};
@@ -138,22 +153,31 @@ Corpus open_corpus(const Settings& settings, int64_t vocab_size, int64_t length)
                     : format == "synthetic" ? synthetic_streams(settings, vocab_size)
                                             : text_streams(settings, format, vocab_size);
   Corpus corpus;
+  int64_t kept = 0;
+  for (const auto& source : streams.validation) kept += source->size();
   corpus.train = std::make_shared<data::Dataset>(std::move(streams.train), length);
-  if (!streams.validation.empty())
+  // A tail of the training data that is too short for one sequence is no error: there is no evaluation then.
+  if (kept > length || (kept > 0 && settings.has("data.validation")))
     corpus.validation = std::make_shared<data::Dataset>(std::move(streams.validation), length);
-  corpus.description = format + ", " + std::to_string(corpus.train->tokens()) + " tokens";
+  corpus.description = format + ", " + watch::grouped(corpus.train->tokens()) + " tokens";
   return corpus;
 }
 
 TokenData::TokenData(const World& world, std::shared_ptr<const data::Dataset> dataset,
                      const BatchNumbers& numbers, uint64_t seed, bool shuffle, size_t read_ahead)
-    : order_(dataset->samples(), static_cast<uint64_t>(numbers.global_batch_size), seed, shuffle),
-      device_(world.device()),
-      reader_(std::move(dataset), order_, share_of(world, numbers), 0, std::max<size_t>(1, read_ahead)) {}
+    : dataset_(std::move(dataset)),
+      order_(dataset_->samples(), static_cast<uint64_t>(numbers.global_batch_size), seed, shuffle),
+      share_(share_of(world, numbers)),
+      device_(world.device()) {
+  share_.check(order_.global_batch());
+  if (read_ahead > 0) reader_.emplace(dataset_, order_, share_, 0, read_ahead);
+}
 
 std::vector<Microbatch> TokenData::batch(int64_t step) {
   std::vector<Microbatch> batches;
-  for (data::Batch& one : reader_.read(static_cast<uint64_t>(step)))
+  const auto number = static_cast<uint64_t>(step);
+  for (data::Batch& one :
+       reader_ ? reader_->read(number) : data::read_step(*dataset_, order_, share_, number))
     batches.push_back(to_tensors(std::move(one), device_));
   return batches;
 }

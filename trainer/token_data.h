@@ -4,6 +4,7 @@
 #include <fsdp/train.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "app/config/settings.h"
@@ -15,14 +16,14 @@ namespace fsdp::train {
 struct Corpus {
   std::shared_ptr<const data::Dataset> train;
   std::shared_ptr<const data::Dataset> validation;  // null: none
-  std::string description;                          // "documentation, 161,202 tokens, byte tokenizer"
+  std::string description;                          // "docs, 161202 tokens"
 };
 
-// Opens or makes the data of `settings`: sequences of `length` tokens below `vocab_size`. Every rank does so
-// by itself. Throws data::DataError and IoError.
+// Opens or makes the data of `settings`: sequences of `length` tokens below `vocab_size`; 0: not known, not
+// checked. Every rank does so by itself. Throws data::DataError and IoError.
 Corpus open_corpus(const config::Settings& settings, int64_t vocab_size, int64_t length);
 
-// Microbatches of training, read ahead on a thread.
+// Microbatches of training, read ahead on a thread unless `read_ahead` is 0.
 class TokenData : public TrainData {
  public:
   TokenData(const World& world, std::shared_ptr<const data::Dataset> dataset, const BatchNumbers& numbers,
@@ -33,9 +34,11 @@ class TokenData : public TrainData {
   int64_t dropped_per_epoch() const { return static_cast<int64_t>(order_.dropped_per_epoch()); }
 
  private:
+  std::shared_ptr<const data::Dataset> dataset_;
   data::Order order_;
+  data::Share share_;
   c10::Device device_;
-  data::BatchReader reader_;
+  std::optional<data::BatchReader> reader_;
 };
 
 // The tokenizer of `settings`.

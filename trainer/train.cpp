@@ -5,6 +5,7 @@
 
 #include "app/config/resolve.h"
 #include "trainer/run.h"
+#include "trainer/watch/wandb.h"
 
 namespace fsdp {
 
@@ -28,16 +29,22 @@ config::Request to_request(const TrainRequest& request, const TrainHooks& hooks)
 
 TrainResult train_production_mode(const World& world, const TrainRequest& request, const TrainHooks& hooks) {
   const config::Machine machine{.gpus = world.device().is_cpu() ? 0 : world.local_size(),
-                                .cores = static_cast<int>(std::thread::hardware_concurrency())};
+                                .cores = static_cast<int>(std::thread::hardware_concurrency()),
+                                .world_size = world.size(),
+                                .local_size = world.local_size()};
   const config::Resolution resolved =
       config::resolve(to_request(request, hooks), machine, config::process_environment());
   std::string problems;
   for (const std::string& problem : resolved.problems) problems += "\n  " + problem;
   TORCH_CHECK(problems.empty(), "the configuration is refused:", problems);
-  train::RunRequest run{.folder = request.run, .resume = request.resume};
+  if (world.rank() == 0 && resolved.settings.flag("wandb.use_wandb")) {
+    const auto missing = watch::wandb_problem("python3", resolved.settings.text("wandb.mode") == "online");
+    TORCH_CHECK(!missing, "wandb.use_wandb: ", missing.value_or(""));
+  }
+  train::RunRequest run{.folder = request.run, .resume = request.resume, .notes = resolved.notes};
   if (run.folder.empty())
     run.folder = watch::default_run_folder(resolved.settings.name(), resolved.settings.stage());
-  if (request.mode == "smoke") run = {};
+  if (request.mode == "smoke") run = {.notes = resolved.notes};
   return train::Run(world, resolved.settings, run, hooks).train();
 }
 

@@ -42,11 +42,10 @@ StepResult TrainStep::run(const std::vector<Microbatch>& mine, const Votes& vote
   std::vector<at::Tensor> losses(mine.size());
   for (size_t i = 0; i < mine.size(); ++i)
     run_microbatch(mine[i], weights[i], i + 1 == mine.size(), losses[i], result);
-  result.skipped = !update(result);
+  if (result.counted > 0) result.skipped = !update(result);
   {
     const Stopwatch optimizer(result.times.optimizer);
     optimizer_.zero_grad();
-    model_.model.zero_grad();
   }
   sum_losses(losses, mine, vote, result);
   return result;
@@ -54,6 +53,11 @@ StepResult TrainStep::run(const std::vector<Microbatch>& mine, const Votes& vote
 
 void TrainStep::run_microbatch(const Microbatch& batch, double weight, bool last, at::Tensor& loss,
                                StepResult& result) {
+  if (captured_ && weight == 1.0 && batch.counted > 0) {
+    const Stopwatch forward(result.times.forward);
+    loss = captured_(batch.inputs, batch.targets);
+    return;
+  }
   std::optional<NoSync> no_sync;
   if (!last && !options_.reproducible) no_sync = model_.model.no_sync();
   at::Tensor weighted;
@@ -111,7 +115,8 @@ void TrainStep::sum_losses(const std::vector<at::Tensor>& losses, const std::vec
   const double* sum = parts.const_data_ptr<double>();
   double total = 0;
   for (int64_t i = 0; i < options_.microbatches; ++i) total += sum[i];
-  result.loss = total / static_cast<double>(result.counted);
+  result.loss = result.counted > 0 ? total / static_cast<double>(result.counted)
+                                   : std::numeric_limits<double>::quiet_NaN();
   result.votes = {.stop = sum[options_.microbatches] > 0, .save = sum[options_.microbatches + 1] > 0};
 }
 

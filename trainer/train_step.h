@@ -5,8 +5,10 @@
 #include <fsdp/token_mean.h>
 #include <fsdp/train.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "trainer/watch/records.h"
@@ -27,7 +29,7 @@ struct Votes {
 };
 
 struct StepResult {
-  double loss = 0;  // mean over the counted items of all ranks
+  double loss = 0;  // mean over the counted items of all ranks; NaN: none counts, and nothing was updated
   double gradient_norm = 0;
   int64_t counted = 0;
   bool skipped = false;  // the gradient or the loss was not finite: nothing was updated
@@ -43,6 +45,11 @@ class TrainStep {
 
   // Runs the step on this rank's microbatches. Collective.
   StepResult run(const std::vector<Microbatch>& mine, const Votes& vote);
+
+  // `step` runs forward and backward of a microbatch at once and returns the detached loss: see
+  // fsdp::capture(). It serves for steps of one microbatch, all of whose tokens count alike.
+  using Captured = std::function<at::Tensor(const at::Tensor& inputs, const at::Tensor& targets)>;
+  void capture(Captured step) { captured_ = std::move(step); }
 
   GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
@@ -61,6 +68,7 @@ class TrainStep {
   StepOptions options_;
   TokenMean mean_;
   std::optional<GradScaler> scaler_;
+  Captured captured_;
 };
 
 }  // namespace fsdp::train

@@ -7,6 +7,7 @@
 // SETTINGS: a file of resolved settings.
 #include <c10/util/Exception.h>
 #include <fsdp/fsdp.h>
+#include <fsdp/log.h>
 #include <fsdp/train.h>
 
 #include <cstdio>
@@ -37,9 +38,19 @@ config::Settings read_settings(const std::string& path) {
 
 using Words = std::vector<std::string>;
 
+// Leaves out that the rank was found in RANK and WORLD_SIZE, which this command has set itself.
+World init_without_info() {
+  const LogSink before = set_log_sink([](LogLevel level, std::string_view line) {
+    if (level != LogLevel::info) std::fprintf(stderr, "%s\n", format_log_line(level, line).c_str());
+  });
+  const World world = init();
+  set_log_sink(before);
+  return world;
+}
+
 void train_rank(const Words& words) {
   const config::Settings settings = read_settings(words[1]);
-  const World world = init();
+  const World world = init_without_info();
   train::Run run(world, settings, {.folder = words[2], .resume = words[3] == "resume"}, {});
   run.train();
 }

@@ -34,7 +34,8 @@ int visible(const std::string& list, int devices) {
     int index = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool is_number = error == std::errc() && end == part.data() + part.size();
-    if (is_number ? index < 0 || index >= devices : !part.starts_with("GPU-") && !part.starts_with("MIG-")) break;
+    if (is_number ? index < 0 || index >= devices : !part.starts_with("GPU-") && !part.starts_with("MIG-"))
+      break;
   }
   return count;
 }
@@ -46,11 +47,13 @@ std::shared_ptr<config::Request> add_config_flags(CLI::App& command) {
   const auto add = [&](const char* flag, auto& value, const char* type, const char* help) {
     command.add_option(flag, value, help)->type_name(type);
   };
-  add("--config", request->config, "FILE", "YAML file. Without it: config.yaml if there is one, else the one built in");
+  add("--config", request->config, "FILE",
+      "YAML file. Without it: config.yaml if there is one, else the one built in");
   add("--stage", request->stage, "NAME", "Stage of the file; without it the first");
   add("--mode", request->mode, "MODE", "production, or smoke: a few steps, nothing is kept");
   add("--model-config", request->model_config, "NAME", "A model_config_* of the file or built in");
-  add("--fsdp-config", request->fsdp_config, "NAME", "A preset of distributed_examples, of the file or built in");
+  add("--fsdp-config", request->fsdp_config, "NAME",
+      "A preset of distributed_examples, of the file or built in");
   add("--num-nodes", request->num_nodes, "N", "Machines; the command is started once on each");
   add("--devices", request->devices, "N", "Ranks per machine, or auto");
   add("--precision", request->precision, "P", "32, bf16-mixed, 16-mixed or bf16-true");

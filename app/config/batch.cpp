@@ -17,7 +17,8 @@ std::string number(int64_t value) { return std::to_string(value); }
 std::string listed(const std::vector<int64_t>& values, size_t most = 6) {
   const size_t count = std::min(values.size(), most);
   std::string text;
-  for (size_t i = 0; i < count; ++i) text += (i == 0 ? "" : i + 1 == count ? " or " : ", ") + number(values[i]);
+  for (size_t i = 0; i < count; ++i)
+    text += (i == 0 ? "" : i + 1 == count ? " or " : ", ") + number(values[i]);
   return text;
 }
 
@@ -37,15 +38,17 @@ std::string advice(const BatchRequest& request) {
   const int64_t below = *request.global_batch_size / unit * unit;
   std::vector<int64_t> globals;
   if (request.reproducible)  // the power of two below and above
-    for (int64_t micro = request.ranks; is_power_of_two(request.ranks) && globals.size() < 2; micro *= 2) {
-      if (micro * 2 * request.batch_size > *request.global_batch_size) globals.push_back(micro * request.batch_size);
+    for (int64_t micro = request.ranks; globals.size() < 2; micro *= 2) {
+      if (micro * 2 * request.batch_size > *request.global_batch_size)
+        globals.push_back(micro * request.batch_size);
     }
   else if (below > 0)
     globals = {below, below + unit};
   else
     globals = {unit};
   std::string text;
-  const auto append = [&](const std::string& what, const std::vector<int64_t>& values, const std::string& unit_name) {
+  const auto append = [&](const std::string& what, const std::vector<int64_t>& values,
+                          const std::string& unit_name) {
     if (!values.empty()) text += (text.empty() ? "" : "; ") + what + listed(values) + unit_name;
   };
   append("a global_batch_size of ", globals, "");
@@ -80,16 +83,23 @@ BatchResult plan_batch(const BatchRequest& request) {
   plan.batch_size = request.batch_size;
   plan.global_batch_size = request.global_batch_size.value_or(unit * request.accumulation);
   if (plan.global_batch_size > kMostGlobalBatch) {
-    result.problem = "found a global batch of " + number(plan.global_batch_size) + " sequences, expected at most " +
-                     number(kMostGlobalBatch);
+    result.problem = "found a global batch of " + number(plan.global_batch_size) +
+                     " sequences, expected at most " + number(kMostGlobalBatch);
+    return result;
+  }
+  if (request.reproducible && !is_power_of_two(request.ranks)) {
+    const auto below = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(request.ranks)));
+    result.problem =
+        "found " + number(request.ranks) +
+        " ranks, expected a power of two, as reproducible mode needs: " + listed({below, 2 * below});
     return result;
   }
   plan.accumulation = plan.global_batch_size / unit;
   plan.microbatches = plan.global_batch_size / plan.batch_size;
   if (plan.global_batch_size % unit != 0) {
-    result.problem = "found a global_batch_size of " + number(plan.global_batch_size) + ", expected a multiple of " +
-                     number(unit) + " (batch_size " + number(request.batch_size) + " x " + number(request.ranks) +
-                     " ranks)" + advice(request);
+    result.problem = "found a global_batch_size of " + number(plan.global_batch_size) +
+                     ", expected a multiple of " + number(unit) + " (batch_size " +
+                     number(request.batch_size) + " x " + number(request.ranks) + " ranks)" + advice(request);
   } else if (request.reproducible && !is_power_of_two(plan.microbatches)) {
     BatchRequest asked = request;
     asked.global_batch_size = plan.global_batch_size;

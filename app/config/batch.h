@@ -9,8 +9,8 @@
 namespace fsdp::config {
 
 struct BatchRequest {
-  int64_t batch_size = 1;                  // sequences per rank and microbatch
-  int64_t accumulation = 1;                // counts only if there is no global_batch_size
+  int64_t batch_size = 1;                         // sequences per rank and microbatch
+  int64_t accumulation = 1;                       // counts only if there is no global_batch_size
   std::optional<int64_t> global_batch_size = {};  // sequences per step
   int64_t ranks = 1;
   bool reproducible = false;

@@ -1,5 +1,7 @@
 #include "app/config/check.h"
 
+#include <glob.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -28,10 +30,11 @@ class Checking {
   }
 
   void sharding() {
-    refuse_if(settings_.peek("distributed.strategy") == "fsdp" && !is_on(settings_, "distributed.fsdp.enabled"),
-              {"distributed.fsdp.enabled", "distributed.strategy"},
-              "found fsdp.enabled false with " + described(settings_, "distributed.strategy") +
-                  ". Set enabled to true, or the strategy to ddp");
+    refuse_if(
+        settings_.peek("distributed.strategy") == "fsdp" && !is_on(settings_, "distributed.fsdp.enabled"),
+        {"distributed.fsdp.enabled", "distributed.strategy"},
+        "found fsdp.enabled false with " + described(settings_, "distributed.strategy") +
+            ". Set enabled to true, or the strategy to ddp");
     refuse_if(is_on(settings_, "distributed.fsdp.activation_checkpointing") && has("model.script"),
               {"distributed.fsdp.activation_checkpointing", "model.script"},
               "found activation checkpointing with " + described(settings_, "model.script") +
@@ -58,8 +61,8 @@ class Checking {
     const bool decays = decay.is_number() && settings_.peek("schedule.name") != "constant";
     refuse_if(decays && warmup <= steps && warmup + decay.get<int64_t>() > steps,
               {"schedule.decay_steps", "schedule.warmup_steps"},
-              "found a decay of " + shown(decay) + " steps after a warm-up of " + std::to_string(warmup) + ", but " +
-                  described(settings_, "training.max_steps") + ". Expected at most " +
+              "found a decay of " + shown(decay) + " steps after a warm-up of " + std::to_string(warmup) +
+                  ", but " + described(settings_, "training.max_steps") + ". Expected at most " +
                   std::to_string(steps - warmup));
   }
 
@@ -77,17 +80,20 @@ class Checking {
   }
 
   void evaluation() {
-    const bool has_data = has("data.validation") || settings_.peek("data.validation_fraction").get<double>() > 0 ||
+    const bool has_data = has("data.validation") ||
+                          settings_.peek("data.validation_fraction").get<double>() > 0 ||
                           settings_.peek("data.format") == "synthetic";
     const bool runs = integer("eval.every_steps") > 0 && has_data;
-    const std::string why = integer("eval.every_steps") == 0 ? described(settings_, "eval.every_steps")
-                                                             : described(settings_, "data.validation_fraction");
+    const std::string why = integer("eval.every_steps") == 0
+                                ? described(settings_, "eval.every_steps")
+                                : described(settings_, "data.validation_fraction");
     const Keys causes{"eval.every_steps", "data.validation_fraction"};
-    refuse_if(!runs && is_on(settings_, "checkpoint.keep_best"), {"checkpoint.keep_best", causes[0], causes[1]},
+    refuse_if(!runs && is_on(settings_, "checkpoint.keep_best"),
+              {"checkpoint.keep_best", causes[0], causes[1]},
               "found keep_best without evaluation (" + why + "). Evaluate, or set keep_best to false");
     refuse_if(!runs && integer("eval.patience") > 0, {"eval.patience", causes[0], causes[1]},
-              "found a patience of " + shown(settings_.peek("eval.patience")) + " without evaluation (" + why +
-                  "). Evaluate, or set patience to 0");
+              "found a patience of " + shown(settings_.peek("eval.patience")) + " without evaluation (" +
+                  why + "). Evaluate, or set patience to 0");
   }
 
  private:
@@ -111,19 +117,31 @@ void note_unused(const Settings& settings, std::vector<std::string>& notes) {
 void note_without_effect(const Settings& settings, const Machine& machine, std::vector<std::string>& notes) {
   const std::string offload = "distributed.fsdp.cpu_offload", original = "distributed.fsdp.use_orig_params";
   if (machine.gpus == 0 && is_on(settings, offload))
-    notes.push_back(described(settings, offload) + " changes nothing on CPU ranks: all is in host memory already");
+    notes.push_back(described(settings, offload) +
+                    " changes nothing on CPU ranks: all is in host memory already");
   if (settings.is_given(original) && !is_on(settings, original))
-    notes.push_back(described(settings, original) + " changes nothing: optimizers always see the original parameters");
+    notes.push_back(described(settings, original) +
+                    " changes nothing: optimizers always see the original parameters");
   if (is_on(settings, "distributed.sync_batchnorm") && !settings.peek("model.config").is_null())
-    notes.push_back(described(settings, "distributed.sync_batchnorm") + " has no effect: the model has no batch norm");
+    notes.push_back(described(settings, "distributed.sync_batchnorm") +
+                    " has no effect: the model has no batch norm");
   for (const std::string key : {"lora.alpha", "lora.targets"})
     if (settings.is_given(key) && settings.peek("lora.rank") == 0)
       notes.push_back(described(settings, key) + " has no effect: lora.rank is 0");
 }
 
-void check_file(const Settings& settings, const std::string& key, const std::string& path, Problems& problems) {
+bool matches_files(const std::string& pattern) {
+  glob_t found{};
+  const bool any = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
+  ::globfree(&found);
+  return any;
+}
+
+void check_file(const Settings& settings, const std::string& key, const std::string& path,
+                Problems& problems) {
   std::error_code ignored;
-  if (!fs::exists(path, ignored))
+  const bool may_be_pattern = key == "data.train" || key == "data.validation";
+  if (!fs::exists(path, ignored) && !(may_be_pattern && matches_files(path)))
     problems.add(settings.origin(key).text, key,
                  "found '" + path + "', which does not exist. Expected a path from this folder, or from /");
 }
@@ -146,7 +164,8 @@ Blame blame(const Settings& settings, const std::vector<std::string>& keys) {
   return {settings.file().empty() ? kExampleName : settings.file(), keys.front()};
 }
 
-void check(const Settings& settings, const Machine& machine, std::vector<std::string>& notes, Problems& problems) {
+void check(const Settings& settings, const Machine& machine, std::vector<std::string>& notes,
+           Problems& problems) {
   Checking checking(settings, problems);
   checking.sharding();
   checking.steps();
@@ -160,7 +179,8 @@ void check(const Settings& settings, const Machine& machine, std::vector<std::st
 void check_machine(const Settings& settings, const Machine& machine, Problems& problems) {
   for (const std::string key : {"data.train", "data.validation"})
     if (settings.peek(key).is_array())
-      for (const Json& path : settings.peek(key)) check_file(settings, key, path.get<std::string>(), problems);
+      for (const Json& path : settings.peek(key))
+        check_file(settings, key, path.get<std::string>(), problems);
   for (const std::string key : {"model.script", "model.pretrained", "training.init_from", "data.tokenizer"}) {
     const Json& path = settings.peek(key);
     if (path.is_string() && path != "byte") check_file(settings, key, path.get<std::string>(), problems);

@@ -9,9 +9,10 @@
 
 namespace fsdp::config {
 
-// Adds a problem for every contradiction of `settings`, which are complete, and a note for every value that was
-// set but has no effect. A problem names the place of the value that somebody set.
-void check(const Settings& settings, const Machine& machine, std::vector<std::string>& notes, Problems& problems);
+// Adds a problem for every contradiction of `settings`, which are complete, and a note for every value that
+// was set but has no effect. A problem names the place of the value that somebody set.
+void check(const Settings& settings, const Machine& machine, std::vector<std::string>& notes,
+           Problems& problems);
 
 // Adds a problem for files that do not exist and for more ranks than this machine has GPUs.
 void check_machine(const Settings& settings, const Machine& machine, Problems& problems);

@@ -7,6 +7,8 @@ namespace fsdp::config {
 
 namespace {
 
+constexpr int kMostDepth = 64;
+
 // Reads line by line what yaml-cpp reads as one stream, so that a problem is reported where it was made.
 class LineCheck {
  public:
@@ -108,9 +110,9 @@ class LineCheck {
       return;
     }
     if (indent > levels_.back().indent)
-      return report(number_, key, "found an indentation of " + spaces(indent) + ", expected " +
-                                      spaces(levels_.back().indent) +
-                                      ": the line above has a value and can hold nothing");
+      return report(number_, key,
+                    "found an indentation of " + spaces(indent) + ", expected " +
+                        spaces(levels_.back().indent) + ": the line above has a value and can hold nothing");
     size_t level = levels_.size();
     while (level > 0 && levels_[level - 1].indent > indent) --level;
     if (level == 0 || levels_[level - 1].indent != indent) return misplaced(indent, key);
@@ -120,11 +122,14 @@ class LineCheck {
   void misplaced(size_t indent, const std::string& key) {
     std::string known;
     for (const Level& level : levels_) known += (known.empty() ? "" : " or ") + std::to_string(level.indent);
-    report(number_, key, "found an indentation of " + spaces(indent) + ", expected that of a level above: " +
-                             known + " spaces");
+    report(number_, key,
+           "found an indentation of " + spaces(indent) + ", expected that of a level above: " + known +
+               " spaces");
   }
 
-  static std::string spaces(size_t count) { return std::to_string(count) + (count == 1 ? " space" : " spaces"); }
+  static std::string spaces(size_t count) {
+    return std::to_string(count) + (count == 1 ? " space" : " spaces");
+  }
 
   // The colon that ends the key at `begin`; npos if there is none.
   static size_t colon_of(const std::string& text, size_t begin) {
@@ -135,7 +140,8 @@ class LineCheck {
     }
     for (; at < text.size(); ++at) {
       if (text[at] == '#' && at > 0 && text[at - 1] == ' ') return std::string::npos;
-      if (text[at] == ':' && (at + 1 == text.size() || text.find_first_of(" \t\r", at + 1) == at + 1)) return at;
+      if (text[at] == ':' && (at + 1 == text.size() || text.find_first_of(" \t\r", at + 1) == at + 1))
+        return at;
     }
     return std::string::npos;
   }
@@ -162,6 +168,8 @@ class LineCheck {
                         std::string("found a quote that is not closed, expected ") + c + " on the same line");
       } else if ((c == '[' || c == '{') && (starts || depth_ > 0)) {
         if (depth_++ == 0) opened_line_ = number_;
+        if (depth_ == kMostDepth)
+          report(number_, opened_key_, "found brackets nested without end, expected a config file");
       } else if ((c == ']' || c == '}') && depth_ > 0) {
         --depth_;
       }

@@ -19,8 +19,9 @@ class Model {
   void refuse_sizes() {
     for (const Key* key : keys_below(kModelConfig))
       if (settings_.is_given(key->path))
-        problems_.add(settings_.origin(key->path).text, key->path,
-                      "found a size of a model config, but the run's model is not one. Name it by --model-config");
+        problems_.add(
+            settings_.origin(key->path).text, key->path,
+            "found a size of a model config, but the run's model is not one. Name it by --model-config");
   }
 
   void heads() {
@@ -64,7 +65,8 @@ class Model {
     const Blame at = blame(settings_, {"data.sequence_length", "model_config.context_length"});
     problems_.add(at.where, at.key,
                   "found " + shown(length) + " tokens, expected at most the model's context_length, " +
-                      std::to_string(context) + " (" + settings_.origin("model_config.context_length").text + ")");
+                      std::to_string(context) + " (" + settings_.origin("model_config.context_length").text +
+                      ")");
   }
 
  private:

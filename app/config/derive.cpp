@@ -1,6 +1,7 @@
 #include "app/config/derive.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "app/config/batch.h"
 #include "app/config/check.h"
@@ -42,8 +43,9 @@ void derive_devices(Settings& settings, const Machine& machine, std::vector<std:
   }
   const int64_t devices = settings.peek(key).get<int64_t>();
   if (machine.gpus == 0)
-    notes.push_back(key + ": this machine has no GPU, so " +
-                    (devices == 1 ? "it is 1 CPU rank" : "they are " + std::to_string(devices) + " CPU ranks"));
+    notes.push_back(
+        key + ": this machine has no GPU, so " +
+        (devices == 1 ? "it is 1 CPU rank" : "they are " + std::to_string(devices) + " CPU ranks"));
   else if (devices > machine.gpus)
     notes.push_back(key + ": " + std::to_string(devices) + " are more than the GPUs of this machine, " +
                     std::to_string(machine.gpus));
@@ -55,14 +57,26 @@ void derive_strategy(Settings& settings, std::vector<std::string>& notes) {
     const bool enabled = settings.peek("distributed.fsdp.enabled").get<bool>();
     const int64_t ranks = settings.ranks();
     if (ranks > 1)
-      notes.push_back(key + ": auto is " + (enabled ? "fsdp, since there are " + std::to_string(ranks) + " ranks"
-                                                    : "ddp, since distributed.fsdp.enabled is false"));
+      notes.push_back(key + ": auto is " +
+                      (enabled ? "fsdp, since there are " + std::to_string(ranks) + " ranks"
+                               : "ddp, since distributed.fsdp.enabled is false"));
     settings.set(key, enabled ? "fsdp" : "ddp", {Layer::derived, "auto"});
   }
   if (settings.peek(key) != "ddp" || settings.peek(sharding) == "NO_SHARD") return;
   if (settings.is_given(sharding))
     notes.push_back(named(settings, sharding) + " has no effect: strategy ddp is NO_SHARD");
   settings.set(sharding, "NO_SHARD", {Layer::derived, "strategy ddp"});
+}
+
+// The keys that a batch that does not fit rests on; the first one set is to be changed.
+std::vector<std::string> causes(const BatchRequest& request) {
+  const std::string devices = "distributed.devices", size = "training.batch_size";
+  const std::string steps = "training.gradient_accumulation_steps", reproducible = "training.reproducible";
+  if (request.reproducible && !std::has_single_bit(static_cast<uint64_t>(request.ranks)))
+    return {devices, "distributed.num_nodes", reproducible};
+  if (request.global_batch_size) return {"training.global_batch_size", size, devices};
+  if (request.reproducible) return {steps, reproducible};
+  return {size, steps, devices};
 }
 
 void derive_batch(Settings& settings, std::vector<std::string>& notes, Problems& problems) {
@@ -77,8 +91,8 @@ void derive_batch(Settings& settings, std::vector<std::string>& notes, Problems&
   if (given) request.global_batch_size = settings.peek(global).get<int64_t>();
   const BatchResult result = plan_batch(request);
   if (!result.problem.empty()) {
-    const Blame at = blame(settings, {global, size, steps, "training.reproducible", "distributed.devices"});
-    return problems.add(at.where, given ? global : at.key, result.problem);
+    const Blame at = blame(settings, causes(request));
+    return problems.add(at.where, at.key, result.problem);
   }
   const int64_t accumulation = result.plan.accumulation;
   if (given && settings.is_given(steps) && accumulation != request.accumulation) {
@@ -111,7 +125,8 @@ void derive_format(Settings& settings) {
 void derive_tying(Settings& settings) {
   const Json& type = settings.peek("model_config.type");
   if (type.is_string() && settings.peek("model_config.tie_embeddings").is_null())
-    settings.set("model_config.tie_embeddings", type == "gpt2", {Layer::standard, "default of " + type.get<std::string>()});
+    settings.set("model_config.tie_embeddings", type == "gpt2",
+                 {Layer::standard, "default of " + type.get<std::string>()});
 }
 
 struct SmokeValue {
@@ -148,7 +163,9 @@ const std::vector<SmokeValue>& smoke_values() {
 void derive_smoke(Settings& settings, std::vector<std::string>& notes) {
   if (settings.peek("mode") != "smoke") return;
   std::string changed;
-  const auto is_typed = [&](const std::string& key) { return settings.origin(key).layer >= Layer::environment; };
+  const auto is_typed = [&](const std::string& key) {
+    return settings.origin(key).layer >= Layer::environment;
+  };
   const bool own_data = is_typed("data.train") || is_typed("data.format");
   for (const SmokeValue& one : smoke_values()) {
     const Json& now = settings.peek(one.key);

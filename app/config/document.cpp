@@ -38,9 +38,8 @@ class Reading {
   void top(const Tree::Member& member) {
     const std::string& name = member.key;
     if (name == kStages)
-      named(member, made_.stages, [this](const Tree& tree, const std::string& path, auto& values) {
-        stage(tree, path, values);
-      });
+      named(member, made_.stages,
+            [this](const Tree& tree, const std::string& path, auto& values) { stage(tree, path, values); });
     else if (name == kPresets)
       named(member, made_.presets, [this](const Tree& tree, const std::string& path, auto& values) {
         section(tree, "distributed", path, values);
@@ -49,7 +48,7 @@ class Reading {
       model_config(member);
     else if (is_any_section(name))
       section(member.value, name, name, made_.values, member.line);
-    else if (const Key* key = find_key(name))
+    else if (const Key* key = find_key(name); key != nullptr && key->section().empty())
       value(*key, member, name, made_.values);
     else
       unknown(member, name, top_names(), "");
@@ -76,7 +75,8 @@ class Reading {
     for (const Tree::Member& one : member.value.members) {
       const std::string path = member.key + "." + one.key;
       if (!is_plain_name(one.key))
-        problems_.add(where(one.line), path, "found a name with other characters than letters, digits, _, - and .");
+        problems_.add(where(one.line), path,
+                      "found a name with other characters than letters, digits, _, - and .");
       if (!is_section(one.value, path, one.line)) continue;
       NamedSection made{one.key, where(one.line), {}};
       read(one.value, path, made.values);
@@ -93,7 +93,8 @@ class Reading {
         section(member.value, member.key, below, values, member.line);
       else if (std::count(top_sections().begin(), top_sections().end(), member.key) > 0 ||
                member.key.starts_with(kModelConfigPrefix))
-        problems_.add(where(member.line), below, "found a section of the whole file in a stage, expected it at top level");
+        problems_.add(where(member.line), below,
+                      "found a section of the whole file in a stage, expected it at top level");
       else
         unknown(member, below, sections, "");
     }
@@ -109,7 +110,8 @@ class Reading {
     for (const Key* key : keys_below(kModelConfig))
       if (key->required && present.count(key->name()) == 0)
         missing += (missing.empty() ? "" : ", ") + key->name();
-    if (!missing.empty()) problems_.add(made.where, member.key, "found no " + missing + ", which a model config needs");
+    if (!missing.empty())
+      problems_.add(made.where, member.key, "found no " + missing + ", which a model config needs");
     made_.model_configs.push_back(std::move(made));
   }
 
@@ -130,7 +132,8 @@ class Reading {
     }
   }
 
-  void value(const Key& key, const Tree::Member& member, const std::string& path, std::vector<Assignment>& values) {
+  void value(const Key& key, const Tree::Member& member, const std::string& path,
+             std::vector<Assignment>& values) {
     Parsed parsed = parse_value(key, member.value);
     if (!parsed.problem.empty())
       problems_.add(where(member.line), path, parsed.problem);
@@ -143,7 +146,8 @@ class Reading {
     problems_.add(where(line), path,
                   tree.kind == Tree::Kind::null
                       ? "found no keys below it. Indent its keys, or remove the line"
-                      : std::string("found ") + (tree.kind == Tree::Kind::list ? "a list" : "'" + tree.text + "'") +
+                      : std::string("found ") +
+                            (tree.kind == Tree::Kind::list ? "a list" : "'" + tree.text + "'") +
                             ", expected keys below it, as in `" + (path.empty() ? "training" : path) +
                             ":` and then `  key: value`");
     return false;
@@ -173,16 +177,26 @@ class Reading {
 
   void unknown(const Tree::Member& member, const std::string& path, const std::vector<std::string>& known,
                const std::string& schema_section) {
-    std::string advice;
-    for (const Key& key : schema())
-      if (key.name() == member.key && advice.empty()) advice = ", did you mean '" + key.path + "'?";
-    if (advice.empty()) advice = did_you_mean(member.key, known);
-    if (advice.empty())
-      for (const Key& key : schema())
-        if (nearest(member.key, {key.name()}) == key.name() && advice.empty())
-          advice = ", did you mean '" + key.path + "'?";
+    if (member.key == "<<")
+      return problems_.add(
+          where(member.line), path,
+          "found a merge key, which is not supported. Write the keys out, or put them at top level");
     const std::string owner = schema_section.empty() ? "there" : "of `" + schema_section + "`";
-    problems_.add(where(member.line), path, "found an unknown key, expected one " + owner + ": " + one_of(known) + advice);
+    problems_.add(
+        where(member.line), path,
+        "found an unknown key, expected one " + owner + ": " + one_of(known) + advice(member.key, known));
+  }
+
+  // Where a key of this name stands, or the name that is nearest to it: in this section, else in any.
+  static std::string advice(const std::string& name, const std::vector<std::string>& known) {
+    if (const Key* key = find_key(name))
+      return ". Write `" + key->section() + ":`, and below it `" + key->name() + ":`";
+    for (const Key& key : schema())
+      if (key.name() == name) return ", did you mean '" + key.path + "'?";
+    if (const std::string near = did_you_mean(name, known); !near.empty()) return near;
+    for (const Key& key : schema())
+      if (nearest(name, {key.name()}) == key.name()) return ", did you mean '" + key.path + "'?";
+    return "";
   }
 
   const std::string& file_;

@@ -26,7 +26,7 @@ struct NamedSection {
 };
 
 struct Document {
-  std::string file;  // as messages call it
+  std::string file;                // as messages call it
   std::vector<Assignment> values;  // at top level
   std::vector<NamedSection> stages, presets, model_configs;
 

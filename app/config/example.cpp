@@ -6,7 +6,8 @@ namespace fsdp::config {
 
 namespace {
 
-constexpr const char* kStagesText = R"yaml(# A configuration of `fsdp train`. Copy it to config.yaml and change it:
+constexpr const char* kStagesText =
+    R"yaml(# A configuration of `fsdp train`. Copy it to config.yaml and change it:
 #   fsdp config --example > config.yaml
 # `fsdp config --explain` lists every key. What is left out has its default.
 

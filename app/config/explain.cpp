@@ -29,13 +29,14 @@ std::string condition(const Key& key) {
 }
 
 std::string explain_key(const Key& key) {
-  std::string text = key.path + "\n  " + key.help + ".\n  value:   " + expected(key) + "\n  default: " +
-                     default_text(key) + "\n";
+  std::string text = key.path + "\n  " + key.help + ".\n  value:   " + expected(key) +
+                     "\n  default: " + default_text(key) + "\n";
   if (!condition(key).empty()) text += "  used:    " + condition(key) + "\n";
   if (key.path != "mode" && !key.path.starts_with(kModelConfig))
     text += "  typed:   --set " + key.path + "=VALUE, or FSDP_SET_" + [&] {
       std::string name = key.path;
-      for (size_t at = name.find('.'); at != std::string::npos; at = name.find('.', at)) name.replace(at, 1, "__");
+      for (size_t at = name.find('.'); at != std::string::npos; at = name.find('.', at))
+        name.replace(at, 1, "__");
       return name;
     }() + "=VALUE\n";
   return text;
@@ -54,7 +55,8 @@ std::string explain_section(const std::string& section) {
 }
 
 std::string cell(std::string text) {
-  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) text.insert(at, "\\");
+  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2))
+    text.insert(at, "\\");
   return text;
 }
 
@@ -87,9 +89,9 @@ std::string unknown_key(const std::string& name) {
 std::string explain_in_markdown() {
   std::string text;
   for (const std::string& section : sections()) {
-    const std::string title = section.empty() ? "At top level" : section == kModelConfig
-                                                                     ? "`model_config_<name>`"
-                                                                     : "`" + section + "`";
+    const std::string title = section.empty()           ? "At top level"
+                              : section == kModelConfig ? "`model_config_<name>`"
+                                                        : "`" + section + "`";
     text += "### " + title + "\n\n";
     if (!section.empty()) text += section_help(section) + ".\n\n";
     text += "| key | value | default | meaning |\n|---|---|---|---|\n";

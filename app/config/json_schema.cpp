@@ -11,7 +11,9 @@ namespace {
 constexpr const char* kPlainName = "^[A-Za-z0-9_.-]+$";
 
 Json bounded(const char* type, const Key& key) {
-  const auto number = [&](double value) { return key.type == Type::integer ? Json(static_cast<int64_t>(value)) : Json(value); };
+  const auto number = [&](double value) {
+    return key.type == Type::integer ? Json(static_cast<int64_t>(value)) : Json(value);
+  };
   Json schema{{"type", type}};
   if (std::isfinite(key.least)) schema[key.above_least ? "exclusiveMinimum" : "minimum"] = number(key.least);
   if (std::isfinite(key.most)) schema[key.below_most ? "exclusiveMaximum" : "maximum"] = number(key.most);
@@ -34,15 +36,22 @@ Json text_schema() { return {{"type", "string"}, {"minLength", 1}}; }
 Json value_schema(const Key& key) {
   std::vector<Json> ways;
   switch (key.type) {
-    case Type::flag: ways.push_back({{"type", "boolean"}}); break;
-    case Type::number: ways.push_back(bounded("number", key)); break;
-    case Type::integer: ways.push_back(bounded("integer", key)); break;
+    case Type::flag:
+      ways.push_back({{"type", "boolean"}});
+      break;
+    case Type::number:
+      ways.push_back(bounded("number", key));
+      break;
+    case Type::integer:
+      ways.push_back(bounded("integer", key));
+      break;
     case Type::text:
       if (key.choices.empty()) ways.push_back(text_schema());
       break;
     case Type::list:
       ways.push_back(text_schema());
       ways.push_back({{"type", "array"}, {"items", text_schema()}});
+      if (key.can_be_unset()) ways.back()["minItems"] = 1;
       break;
   }
   if (key.or_flag) ways.push_back({{"type", "boolean"}});
@@ -96,10 +105,12 @@ Json json_schema() {
   Json& properties = schema["properties"];
   properties["mode"] = value_schema(*find_key("mode"));
   properties[kStages] = named("Stages, which are trained one after the other", std::move(stage));
-  properties[kPresets] = named("Presets for `distributed`, chosen by --fsdp-config", section_schema("distributed"));
+  properties[kPresets] =
+      named("Presets for `distributed`, chosen by --fsdp-config", section_schema("distributed"));
   for (const auto* sections : {&stage_sections(), &top_sections()})
     for (const std::string& section : *sections) properties[section] = section_schema(section);
-  schema["patternProperties"] = {{std::string("^") + kModelConfigPrefix + "[A-Za-z0-9_.-]+$", section_schema(kModelConfig)}};
+  schema["patternProperties"] = {
+      {std::string("^") + kModelConfigPrefix + "[A-Za-z0-9_.-]+$", section_schema(kModelConfig)}};
   return schema;
 }
 

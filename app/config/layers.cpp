@@ -8,9 +8,8 @@ namespace fsdp::config {
 
 void Layers::add(const Key& key, Json value, Origin origin) {
   std::vector<Candidate>& all = candidates_[key.path];
-  const auto later = std::find_if(all.begin(), all.end(), [&](const Candidate& other) {
-    return other.origin.layer > origin.layer;
-  });
+  const auto later = std::find_if(all.begin(), all.end(),
+                                  [&](const Candidate& other) { return other.origin.layer > origin.layer; });
   all.insert(later, {std::move(value), std::move(origin)});
 }
 

@@ -17,7 +17,8 @@ constexpr const char* kVariablePrefix = "FSDP_SET_";
 // "FSDP_SET_training__batch_size" -> "training.batch_size".
 std::string path_of_variable(const std::string& variable) {
   std::string path = variable.substr(std::string(kVariablePrefix).size());
-  for (size_t at = path.find("__"); at != std::string::npos; at = path.find("__", at + 1)) path.replace(at, 2, ".");
+  for (size_t at = path.find("__"); at != std::string::npos; at = path.find("__", at + 1))
+    path.replace(at, 2, ".");
   return path;
 }
 
@@ -38,8 +39,9 @@ class Reading {
     if (!parsed.problem.empty()) return problems_.add(origin.text, path, parsed.problem);
     for (const Override& other : made_)
       if (other.key == key && other.origin.layer == origin.layer && other.value != parsed.value)
-        problems_.add(origin.text, path,
-                      "found " + shown(parsed.value) + ", but " + other.origin.text + " says " + shown(other.value));
+        problems_.add(
+            origin.text, path,
+            "found " + shown(parsed.value) + ", but " + other.origin.text + " says " + shown(other.value));
     made_.push_back({key, std::move(parsed.value), origin, std::move(model_config)});
   }
 
@@ -74,7 +76,8 @@ class Reading {
 
 }  // namespace
 
-std::vector<Override> read_overrides(const Request& request, const Environment& environment, Problems& problems) {
+std::vector<Override> read_overrides(const Request& request, const Environment& environment,
+                                     Problems& problems) {
   Reading reading(problems);
   for (const std::string& text : request.defaults) reading.assignment(text, Layer::argument, "argument");
   for (const auto& [name, value] : environment)

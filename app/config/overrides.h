@@ -16,8 +16,9 @@ struct Override {
   std::string model_config;  // it was set for the model config of this name; empty: for the one of the run
 };
 
-// In the order in which later ones win. Adds a problem for every key that is unknown or set twice to different
-// values, and every value that does not fit.
-std::vector<Override> read_overrides(const Request& request, const Environment& environment, Problems& problems);
+// In the order in which later ones win. Adds a problem for every key that is unknown or set twice to
+// different values, and every value that does not fit.
+std::vector<Override> read_overrides(const Request& request, const Environment& environment,
+                                     Problems& problems);
 
 }  // namespace fsdp::config

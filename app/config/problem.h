@@ -1,6 +1,7 @@
 // Problems of a configuration, collected so that one run reports all.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,7 @@ class Problems {
     std::string line = where;
     for (const std::string& part : {key, text})
       if (!part.empty()) line += (line.empty() ? "" : ": ") + part;
-    for (const std::string& known : lines_)
-      if (known == line) return;
-    lines_.push_back(std::move(line));
+    if (known_.insert(line).second) lines_.push_back(std::move(line));
   }
   bool empty() const { return lines_.empty(); }
   size_t size() const { return lines_.size(); }
@@ -23,6 +22,7 @@ class Problems {
 
  private:
   std::vector<std::string> lines_;
+  std::set<std::string> known_;
 };
 
 }  // namespace fsdp::config

@@ -25,7 +25,8 @@ const Document& built_in() {
   static const Document document = [] {
     Problems problems;
     Document made = read_document(example_config(), kExampleName, problems);
-    if (!problems.empty()) throw std::logic_error("the built-in config is wrong: " + problems.lines().front());
+    if (!problems.empty())
+      throw std::logic_error("the built-in config is wrong: " + problems.lines().front());
     return made;
   }();
   return document;
@@ -53,11 +54,16 @@ class Resolving {
       path_ = *request_.config;
     else if (::access(kStandardFile, F_OK) == 0)
       path_ = kStandardFile;
+    if (request_.config && path_.empty()) {
+      problems_.add("flag --config", "", "found an empty text, expected the path of a config file");
+      is_readable_ = false;
+      return;
+    }
     if (path_.empty()) {
       document_ = built_in();
-      if (!request_.config)
-        made_.notes.emplace_back("config: there is no config.yaml here, so it is the one built in "
-                                 "(`fsdp config --example` prints it)");
+      made_.notes.emplace_back(
+          "config: there is no config.yaml here, so it is the one built in "
+          "(`fsdp config --example` prints it)");
       return;
     }
     if (!request_.config) made_.notes.emplace_back("config: config.yaml of this folder");
@@ -92,7 +98,8 @@ class Resolving {
 
   void add_preset() {
     if (!request_.fsdp_config) return;
-    if (const NamedSection* preset = find_section(&Document::presets, *request_.fsdp_config); preset != nullptr)
+    if (const NamedSection* preset = find_section(&Document::presets, *request_.fsdp_config);
+        preset != nullptr)
       add(preset->values, Layer::preset);
     else
       problems_.add("flag --fsdp-config", "",
@@ -143,13 +150,14 @@ class Resolving {
       const Candidate* one = given(key);
       if (one == nullptr || key == best_key) continue;
       if (one->origin.layer == best->origin.layer) {
-        problems_.add(one->origin.text, key, "found a second model, but " + best_key + " (" + best->origin.text +
-                                                 ") names one: remove one of them");
+        problems_.add(one->origin.text, key,
+                      "found a second model, but " + best_key + " (" + best->origin.text +
+                          ") names one: remove one of them");
         continue;
       }
       replaced_.emplace_back(key, best->origin);
-      made_.notes.push_back(best_key + ": " + shown(best->value) + " (" + best->origin.text + ") instead of " + key +
-                            " " + shown(one->value) + " (" + one->origin.text + ")");
+      made_.notes.push_back(best_key + ": " + shown(best->value) + " (" + best->origin.text +
+                            ") instead of " + key + " " + shown(one->value) + " (" + one->origin.text + ")");
     }
   }
 
@@ -158,8 +166,9 @@ class Resolving {
     for (const Override& one : overrides_) {
       if (one.model_config.empty()) continue;
       if (find_section(&Document::model_configs, one.model_config) == nullptr)
-        problems_.add(one.origin.text, "", unknown_name("model config", one.model_config,
-                                                        section_names(&Document::model_configs)));
+        problems_.add(
+            one.origin.text, "",
+            unknown_name("model config", one.model_config, section_names(&Document::model_configs)));
       else if (model != nullptr && model->name == one.model_config)
         layers_.add(*one.key, one.value, one.origin);
       else
@@ -167,8 +176,8 @@ class Resolving {
     }
   }
 
-  // Where something is wrong already, what does not fit together might only follow from that: the batch is not
-  // looked at.
+  // Where something is wrong already, what does not fit together might only follow from that: the batch is
+  // not looked at.
   void complete(const Machine& machine, bool is_sound) {
     Settings& settings = made_.settings;
     settings.set_source(stage_, path_);
@@ -206,7 +215,8 @@ class Resolving {
 
   static std::string unknown_name(const std::string& what, const std::string& name,
                                   const std::vector<std::string>& known) {
-    return "found an unknown " + what + " '" + name + "', expected " + one_of(known) + did_you_mean(name, known);
+    return "found an unknown " + what + " '" + name + "', expected " + one_of(known) +
+           did_you_mean(name, known);
   }
 
   const Request& request_;

@@ -1,4 +1,5 @@
-// One configuration from a YAML file, flags and environment: merged, checked, and with what it took explained.
+// One configuration from a YAML file, flags and environment: merged, checked, and with what it took
+// explained.
 #pragma once
 
 #include <map>
@@ -25,8 +26,8 @@ struct Request {
 struct Machine {
   int gpus = 0;
   int cores = 1;
-  // A launcher (torchrun, srun, mpirun) has started the ranks: all of them, and those of this machine; 0: none
-  // has, or it does not say.
+  // A launcher (torchrun, srun, mpirun) has started the ranks: all of them, and those of this machine; 0:
+  // none has, or it does not say.
   int world_size = 0;
   int local_size = 0;
 };
@@ -38,10 +39,11 @@ using Environment = std::map<std::string, std::string>;
 Environment process_environment();
 
 struct Resolution {
-  Settings settings;                 // complete only if there are no problems
-  std::vector<std::string> notes;    // what won over what, and what has no effect: a line each
-  std::vector<std::string> problems;  // all that is wrong, a line each: "config.yaml:12: key: found, expected"
-  std::vector<std::string> stages;   // of the file, in its order
+  Settings settings;               // complete only if there are no problems
+  std::vector<std::string> notes;  // what won over what, and what has no effect: a line each
+  std::vector<std::string>
+      problems;                     // all that is wrong, a line each: "config.yaml:12: key: found, expected"
+  std::vector<std::string> stages;  // of the file, in its order
 };
 
 // Reads the file and merges. Later wins: default, C++ caller's default, top-level section, stage, preset,

@@ -13,7 +13,7 @@ std::vector<Key> all_keys() {
   keys.push_back({.path = "mode",
                   .value = "production",
                   .choices = {"production", "smoke"},
-                  .reader = Reader::both,
+                  .reader = Reader::front,
                   .help = "smoke: a few steps on tiny data, nothing is kept"});
   for (auto part : {distributed_keys, training_keys, model_keys, data_keys, watching_keys}) {
     std::vector<Key> more = part();
@@ -24,7 +24,8 @@ std::vector<Key> all_keys() {
 
 const std::map<std::string, std::string>& section_helps() {
   static const std::map<std::string, std::string> helps{
-      {"distributed", "Ranks, and what is sharded among them. A preset of distributed_examples has the same keys"},
+      {"distributed",
+       "Ranks, and what is sharded among them. A preset of distributed_examples has the same keys"},
       {"distributed.fsdp", "How parameters, gradients and optimizer state are sharded"},
       {"training", "Batches, precision and length of the training"},
       {"model", "The model: a named config, a TorchScript file or a Hugging Face folder"},

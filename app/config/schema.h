@@ -1,4 +1,5 @@
-// The keys of the configuration of `fsdp train`, as data: parser, help, JSON schema, docs and tests read them.
+// The keys of the configuration of `fsdp train`, as data: parser, help, JSON schema, docs and tests read
+// them.
 #pragma once
 
 #include <cstdint>

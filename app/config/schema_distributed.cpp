@@ -35,7 +35,6 @@ std::vector<Key> rank_keys() {
            .value = 300,
            .least = 1,
            .most = 86400,
-           .reader = Reader::both,
            .help = "Seconds that ranks wait for each other before the run fails"}};
 }
 

@@ -8,15 +8,16 @@ namespace {
 constexpr double kMostHidden = 1 << 20;
 
 std::vector<Key> source_keys() {
-  return {{.path = "model.config",
-           .reader = Reader::both,
-           .help = "Name of a model config: model_config_<name>",
-           .unset = "the file's only model config"},
-          {.path = "model.script", .reader = Reader::both, .help = "Path of a TorchScript file", .unset = "none"},
-          {.path = "model.pretrained",
-           .reader = Reader::both,
-           .help = "Hugging Face folder with config.json and safetensors: the model and its start weights",
-           .unset = "none"}};
+  return {
+      {.path = "model.config",
+       .reader = Reader::both,
+       .help = "Name of a model config: model_config_<name>",
+       .unset = "the file's only model config"},
+      {.path = "model.script", .reader = Reader::both, .help = "Path of a TorchScript file", .unset = "none"},
+      {.path = "model.pretrained",
+       .reader = Reader::both,
+       .help = "Hugging Face folder with config.json and safetensors: the model and its start weights",
+       .unset = "none"}};
 }
 
 std::vector<Key> size_keys() {
@@ -51,7 +52,6 @@ std::vector<Key> size_keys() {
            .least = 1,
            .most = 10000,
            .required = true,
-           .reader = Reader::both,
            .help = "Blocks"},
           {.path = "model_config.num_heads",
            .type = Type::integer,

@@ -64,7 +64,6 @@ std::vector<Key> logging_keys() {
   return {{.path = "logging.debug",
            .type = Type::flag,
            .value = false,
-           .reader = Reader::both,
            .help = "Log more, and check order and values in every step"},
           {.path = "logging.log_file",
            .reader = Reader::both,
@@ -84,7 +83,6 @@ std::vector<Key> logging_keys() {
 
 std::vector<Key> wandb_keys() {
   const auto only_used = [](Key key) {
-    key.reader = Reader::front;
     key.needs = "wandb.use_wandb";
     key.needed = {"true"};
     return key;
@@ -92,14 +90,16 @@ std::vector<Key> wandb_keys() {
   return {{.path = "wandb.use_wandb",
            .type = Type::flag,
            .value = false,
-           .reader = Reader::front,
+           .reader = Reader::both,
            .help = "Hand metrics to Weights & Biases; needs Python with wandb"},
           only_used({.path = "wandb.project", .value = "fsdp", .help = "Project"}),
-          only_used({.path = "wandb.tags", .type = Type::list, .value = Json::array(), .help = "Tags of the run"}),
+          only_used(
+              {.path = "wandb.tags", .type = Type::list, .value = Json::array(), .help = "Tags of the run"}),
           only_used({.path = "wandb.entity", .help = "User or team", .unset = "wandb's default"}),
           only_used({.path = "wandb.mode",
                      .value = "online",
                      .choices = {"online", "offline"},
+                     .reader = Reader::both,
                      .help = "offline: written to the disk, sent later by `wandb sync`"})};
 }
 

@@ -35,31 +35,45 @@ const Json& Settings::read(const std::string& key, bool (*fits)(const Json&), co
 }
 
 bool Settings::flag(const std::string& key) const {
-  return read(key, [](const Json& value) { return value.is_boolean(); }, "true or false").get<bool>();
+  return read(
+             key, [](const Json& value) { return value.is_boolean(); }, "true or false")
+      .get<bool>();
 }
 
 int64_t Settings::integer(const std::string& key) const {
-  return read(key, [](const Json& value) { return value.is_number_integer(); }, "an integer").get<int64_t>();
+  return read(
+             key, [](const Json& value) { return value.is_number_integer(); }, "an integer")
+      .get<int64_t>();
 }
 
 double Settings::number(const std::string& key) const {
-  return read(key, [](const Json& value) { return value.is_number(); }, "a number").get<double>();
+  return read(
+             key, [](const Json& value) { return value.is_number(); }, "a number")
+      .get<double>();
 }
 
 std::string Settings::text(const std::string& key) const {
-  return read(key, [](const Json& value) { return value.is_string(); }, "a text").get<std::string>();
+  return read(
+             key, [](const Json& value) { return value.is_string(); }, "a text")
+      .get<std::string>();
 }
 
 std::vector<std::string> Settings::list(const std::string& key) const {
-  return read(key, [](const Json& value) { return value.is_array(); }, "a list").get<std::vector<std::string>>();
+  return read(
+             key, [](const Json& value) { return value.is_array(); }, "a list")
+      .get<std::vector<std::string>>();
 }
 
 bool Settings::has(const std::string& key) const {
-  return !read(key, [](const Json&) { return true; }, "").is_null();
+  return !read(
+              key, [](const Json&) { return true; }, "")
+              .is_null();
 }
 
 bool Settings::is_flag(const std::string& key) const {
-  return read(key, [](const Json&) { return true; }, "").is_boolean();
+  return read(
+             key, [](const Json&) { return true; }, "")
+      .is_boolean();
 }
 
 const Origin& Settings::origin(const std::string& key) const { return entry(key).origin; }
@@ -106,9 +120,8 @@ Json Settings::to_json() const {
   Json values = Json::object();
   for (const Key& key : schema()) {
     const Entry& one = entry(key.path);
-    values[key.path] = {{"value", one.value},
-                        {"layer", static_cast<int>(one.origin.layer)},
-                        {"origin", one.origin.text}};
+    values[key.path] = {
+        {"value", one.value}, {"layer", static_cast<int>(one.origin.layer)}, {"origin", one.origin.text}};
   }
   return {{"stage", stage_}, {"file", file_}, {"values", std::move(values)}};
 }
@@ -124,7 +137,8 @@ Settings Settings::from_json(const Json& json) try {
   }
   return settings;
 } catch (const std::exception& error) {
-  throw std::runtime_error(std::string("the settings are not those of this version of fsdp: ") + error.what());
+  throw std::runtime_error(std::string("the settings are not those of this version of fsdp: ") +
+                           error.what());
 }
 
 }  // namespace fsdp::config

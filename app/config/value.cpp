@@ -31,6 +31,12 @@ std::optional<bool> flag_of(const std::string& text) {
   return std::nullopt;
 }
 
+// 010 is 8 to some readers of YAML and 10 to others.
+bool has_leading_zero(std::string_view text) {
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  return text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
+}
+
 template <typename Number>
 std::optional<Number> number_of(std::string_view text) {
   if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
@@ -43,7 +49,8 @@ std::optional<Number> number_of(std::string_view text) {
 bool is_number(const std::string& text) { return number_of<double>(text).has_value(); }
 
 std::string number_text(double value) {
-  if (std::fabs(value) < 1e6 && value == std::floor(value)) return std::to_string(static_cast<int64_t>(value));
+  if (std::fabs(value) < 1e6 && value == std::floor(value))
+    return std::to_string(static_cast<int64_t>(value));
   char text[40];
   std::snprintf(text, sizeof text, "%.15g", value);
   return text;
@@ -51,13 +58,18 @@ std::string number_text(double value) {
 
 std::string found(const Tree& tree) {
   switch (tree.kind) {
-    case Tree::Kind::null: return "no value";
-    case Tree::Kind::list: return "a list";
-    case Tree::Kind::map: return "a section";
-    case Tree::Kind::scalar: break;
+    case Tree::Kind::null:
+      return "no value";
+    case Tree::Kind::list:
+      return "a list";
+    case Tree::Kind::map:
+      return "a section";
+    case Tree::Kind::scalar:
+      break;
   }
   constexpr size_t kMostShown = 60;
-  const std::string text = tree.text.size() > kMostShown ? tree.text.substr(0, kMostShown) + "..." : tree.text;
+  const size_t end = std::min(tree.text.find('\n'), kMostShown);
+  const std::string text = tree.text.size() > end ? tree.text.substr(0, end) + "..." : tree.text;
   if (!tree.quoted && (flag_of(tree.text) || is_number(tree.text))) return text;
   return (tree.quoted ? "the text '" : "'") + text + "'";
 }
@@ -70,7 +82,8 @@ bool in_range(const Key& key, double value) {
 // `tree` is not a value of `key`.
 Parsed refused(const Key& key, const Tree& tree, const std::string& advice = "") {
   Parsed parsed{.problem = "found " + found(tree) + ", expected " + expected(key) + advice};
-  if (advice.empty() && tree.kind == Tree::Kind::scalar) parsed.problem += did_you_mean(tree.text, key.choices);
+  if (advice.empty() && tree.kind == Tree::Kind::scalar)
+    parsed.problem += did_you_mean(tree.text, key.choices);
   return parsed;
 }
 
@@ -93,11 +106,11 @@ Parsed parse_number(const Key& key, const Tree& tree) {
   if (const auto word = choice_of(key, tree.text)) return {.value = *word, .problem = {}};
   if (const auto flag = flag_of(tree.text); key.or_flag && !tree.quoted && flag)
     return {.value = *flag, .problem = {}};
-  if (tree.quoted)
-    return refused(key, tree, is_number(tree.text) ? "; a number stands without quotes" : "");
+  if (tree.quoted) return refused(key, tree, is_number(tree.text) ? "; a number stands without quotes" : "");
   const std::optional<int64_t> integer = number_of<int64_t>(tree.text);
   const std::optional<double> number = number_of<double>(tree.text);
   if (whole ? !integer : !number) return refused(key, tree);
+  if (has_leading_zero(tree.text)) return refused(key, tree, "; a number begins with no 0 before its digits");
   if (!in_range(key, *number)) return refused(key, tree);
   return {.value = whole ? Json(*integer) : Json(*number), .problem = {}};
 }
@@ -129,6 +142,9 @@ Parsed parse_list(const Key& key, const Tree& tree) {
     if (!one.problem.empty()) return one;
     list.push_back(std::move(one.value));
   }
+  if (list.empty() && key.can_be_unset())
+    return {.value = {},
+            .problem = "found an empty list, expected " + expected(key) + ". Remove the line for none"};
   return {.value = std::move(list), .problem = {}};
 }
 
@@ -140,7 +156,9 @@ std::string bounds(const Key& key) {
   if (least) text += (key.above_least ? " above " : " of at least ") + number_text(key.least);
   if (most)
     text += (text.empty() ? "" : " and") +
-            std::string(key.below_most ? " below " : key.above_least ? " up to " : " of at most ") +
+            std::string(key.below_most    ? " below "
+                        : key.above_least ? " up to "
+                                          : " of at most ") +
             number_text(key.most);
   return text;
 }
@@ -154,10 +172,13 @@ Parsed parse_value(const Key& key, const Tree& tree) {
     return tree.kind == Tree::Kind::map ? refused(key, tree) : parse_list(key, tree);
   if (tree.kind != Tree::Kind::scalar) return refused(key, tree);
   switch (key.type) {
-    case Type::flag: return parse_flag(key, tree);
+    case Type::flag:
+      return parse_flag(key, tree);
     case Type::integer:
-    case Type::number: return parse_number(key, tree);
-    default: return parse_text(key, tree);
+    case Type::number:
+      return parse_number(key, tree);
+    default:
+      return parse_text(key, tree);
   }
 }
 
@@ -182,15 +203,19 @@ std::string expected(const Key& key) {
     for (const std::string& choice : key.choices) ways.push_back("'" + choice + "'");
   };
   switch (key.type) {
-    case Type::flag: return "true or false";
-    case Type::list: return "a text or a list of texts";
-    case Type::number: return "a number" + bounds(key);
+    case Type::flag:
+      return "true or false";
+    case Type::list:
+      return "a text or a list of texts";
+    case Type::number:
+      return "a number" + bounds(key);
     case Type::integer:
       ways.push_back("an integer" + bounds(key));
       if (key.or_flag) ways.insert(ways.end(), {"true", "false"});
       quoted();
       return one_of(ways);
-    case Type::text: break;
+    case Type::text:
+      break;
   }
   quoted();
   return ways.empty() ? "a text" : one_of(ways);

@@ -11,7 +11,8 @@ namespace fsdp::config {
 
 struct Parsed {
   Json value = {};
-  std::string problem = {};  // empty: `value` holds. Else what was found, what is expected and the nearest word
+  std::string problem =
+      {};  // empty: `value` holds. Else what was found, what is expected and the nearest word
 };
 
 // The value of `key` that `tree` holds. Choices come back in the schema's spelling, a single text of a list

@@ -75,8 +75,11 @@ int line_of_bad_utf8(const std::string& text) {
     const auto byte = static_cast<unsigned char>(text[i]);
     if (byte == '\n') ++line;
     if (byte == 0) return line;
-    const size_t more = byte < 0x80 ? 0 : byte >= 0xc2 && byte < 0xe0 ? 1 : byte >= 0xe0 && byte < 0xf0 ? 2
-                        : byte >= 0xf0 && byte < 0xf5 ? 3 : text.size();
+    const size_t more = byte < 0x80                   ? 0
+                        : byte >= 0xc2 && byte < 0xe0 ? 1
+                        : byte >= 0xe0 && byte < 0xf0 ? 2
+                        : byte >= 0xf0 && byte < 0xf5 ? 3
+                                                      : text.size();
     if (more >= text.size() - i) return line;
     for (size_t k = 1; k <= more; ++k)
       if ((static_cast<unsigned char>(text[i + k]) & 0xc0U) != 0x80U) return line;
@@ -91,7 +94,8 @@ Tree parse_yaml(const std::string& text, const std::string& file, Problems& prob
   const size_t before = problems.size();
   if (const int line = line_of_bad_utf8(text); line > 0)
     problems.add(at_line(file, line), "", "found bytes that are not UTF-8, expected a YAML text");
-  else if (!file.empty()) check_lines(text, file, problems);
+  else if (!file.empty())
+    check_lines(text, file, problems);
   if (problems.size() > before) return {};
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);

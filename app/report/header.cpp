@@ -52,7 +52,7 @@ std::string eval_tile(const RunMetrics& metrics) {
   for (const watch::EvalRecord& eval : metrics.evals)
     if (std::isfinite(eval.loss) && (best == nullptr || eval.loss < best->loss)) best = &eval;
   if (best == nullptr) return "";
-  return tile("Best evaluation loss", watch::loss_text(best->loss), "at step " + watch::grouped(best->step));
+  return tile("Best eval loss", watch::loss_text(best->loss), "at step " + watch::grouped(best->step));
 }
 
 std::string tiles(const RunMetrics& metrics) {

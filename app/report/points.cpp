@@ -32,16 +32,28 @@ Finite split_finite(const std::vector<Point>& points) {
   return split;
 }
 
-std::vector<Point> smooth(const std::vector<Point>& points, size_t window) {
-  std::vector<Point> smoothed = points;
-  const double share = 2.0 / (static_cast<double>(window) + 1);
+namespace {
+
+// Averages over a point and the ones before it in this direction.
+template <typename Iterator>
+void average(Iterator begin, Iterator end, double share) {
   double sum = 0, weight = 0;  // corrected for the start, as Adam's moments are
-  for (Point& one : smoothed) {
-    sum += share * (one.y - sum);
+  for (; begin != end; ++begin) {
+    sum += share * (begin->y - sum);
     weight += share * (1 - weight);
-    one.y = sum / weight;
+    begin->y = sum / weight;
   }
-  return smoothed;
+}
+
+}  // namespace
+
+std::vector<Point> smooth(const std::vector<Point>& points, size_t window) {
+  std::vector<Point> forward = points, backward = points;
+  const double share = 2.0 / (static_cast<double>(window) + 1);
+  average(forward.begin(), forward.end(), share);
+  average(backward.rbegin(), backward.rend(), share);
+  for (size_t i = 0; i < forward.size(); ++i) forward[i].y = (forward[i].y + backward[i].y) / 2;
+  return forward;
 }
 
 std::vector<double> some_of(const std::vector<double>& values, size_t most) {

@@ -21,7 +21,8 @@ struct Finite {
 };
 Finite split_finite(const std::vector<Point>& points);
 
-// The exponential moving average over about `window` points. All y are finite.
+// The mean of two exponential moving averages over about `window` points, one from each end: it does not lag
+// behind the points. All y are finite.
 std::vector<Point> smooth(const std::vector<Point>& points, size_t window);
 
 // Every n-th of `values`, so that there are at most `most`. The first is kept.

@@ -32,8 +32,8 @@ code, pre { font: .87em/1.5 ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", 
 nav { display: flex; flex-wrap: wrap; gap: 4px 16px; margin-top: 16px; font-size: .88rem; }
 nav a { color: var(--soft); text-decoration: none; } nav a:hover { color: var(--text); text-decoration: underline; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(128px, 1fr)); gap: 1px; margin: 20px 0 0;
-  background: var(--line); border: 1px solid var(--line); border-radius: 10px; overflow: hidden; }
-.tiles div { background: var(--card); padding: 12px 16px; }
+  background: var(--card); border: 1px solid var(--line); border-radius: 10px; overflow: hidden; }
+.tiles div { box-shadow: 0 0 0 1px var(--line); padding: 12px 16px; }
 .tiles dt { color: var(--soft); font-size: .8rem; }
 .tiles dd { margin: 2px 0 0; font-size: 1.35rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .tiles small { display: block; font-size: .75rem; min-height: 1.2em; }

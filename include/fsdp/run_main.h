@@ -28,10 +28,9 @@ int run_main(int argc, char** argv, const std::function<void(World&)>& rank);
 int run_main(int argc, char** argv,
              const std::function<void(World&, const std::vector<std::string>& arguments)>& rank);
 
-// Leaves the message of a failed rank where its launcher looks for it: in the file that the variable
-// TORCHELASTIC_ERROR_FILE names, which torchrun and `fsdp run` set. `culprit`: the other rank whose failure
-// made this one fail; -1: none. run_main() calls it. Without the variable, or if the file cannot be written, it
-// does nothing.
+// Writes the message of a failed rank to the file that the variable TORCHELASTIC_ERROR_FILE names, where
+// torchrun and `fsdp run` look for it. `culprit`: the other rank whose failure made this one fail; -1: none.
+// run_main() calls it. Without the variable, or if the file cannot be written, it does nothing.
 void write_error_file(const std::string& message, int culprit = -1);
 
 }  // namespace fsdp

@@ -34,15 +34,14 @@ double learning_rate_factor(const ScheduleOptions& options, int64_t step);
 
 // Sets the learning rate of every group to its own at construction times learning_rate_factor():
 //
-//   fsdp::Schedule schedule(optimizer, {.total_steps = 1000, .warmup_steps = 50});  // sets that of step 0
+//   fsdp::LearningRateSchedule schedule(optimizer, {.total_steps = 1000, .warmup_steps = 50});  // of step 0
 //   optimizer.step();
-//   schedule.step();                                                             // sets that of the next
-//   step
+//   schedule.step();  // sets that of the next step
 //
 // RunState::scheduler saves and restores its position. The optimizer must outlive it.
-class Schedule : public torch::optim::LRScheduler {
+class LearningRateSchedule : public torch::optim::LRScheduler {
  public:
-  Schedule(torch::optim::Optimizer& optimizer, const ScheduleOptions& options);
+  LearningRateSchedule(torch::optim::Optimizer& optimizer, const ScheduleOptions& options);
 
  protected:
   std::vector<double> get_lrs() override;

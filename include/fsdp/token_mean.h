@@ -15,15 +15,14 @@ namespace fsdp {
 //   fsdp::TokenMean mean(world, options);
 //   const auto weights = mean.weights(counts);        // counts of this rank's microbatches, before backward
 //   for (size_t i = 0; i < counts.size(); ++i)
-//     (model(x[i], y[i]) * weights[i]).backward();    // each loss: the mean over the tokens of its
-//     microbatch
+//     (model(x[i], y[i]) * weights[i]).backward();    // each loss: the mean over its microbatch's tokens
 class TokenMean {
  public:
   // `options`: those of fully_shard(), which decide by what gradients are divided.
   TokenMean(const World& world, const ShardOptions& options);
 
   // Sums the counts over all ranks: collective. A microbatch without counted tokens has weight 0: its loss is
-  // 0 / 0, so give it a loss that is finite. Throws c10::Error if no rank counts any token.
+  // 0 / 0, so give it a loss that is finite. If no rank counts any token, all weights are 0.
   std::vector<double> weights(const std::vector<int64_t>& counts);
   // The same if the total over all ranks is known. Not collective.
   std::vector<double> weights(const std::vector<int64_t>& counts, int64_t total) const;

@@ -70,6 +70,8 @@ struct TrainMetrics {
 
 // Replaces parts of the trainer. Empty: what the config says.
 struct TrainHooks {
+  // Makes the model and shards it with `options`. Called a second time, with other options, for the average
+  // of the weights (training.ema_decay).
   std::function<TrainModel(const World& world, const ShardOptions& options)> model = {};
   std::function<std::unique_ptr<TrainData>(const World& world, const BatchNumbers& numbers)> data = {};
   std::function<std::unique_ptr<TrainData>(const World& world, const BatchNumbers& numbers)> eval_data = {};

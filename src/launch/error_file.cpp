@@ -15,16 +15,21 @@ namespace {
 // Bytes of the UTF-8 character that `text` begins with; 0: it begins with none.
 size_t character_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const size_t length = byte(0) < 0x80 ? 1 : byte(0) >= 0xF0 ? 4 : byte(0) >= 0xE0 ? 3 : 2;
+  const unsigned first = byte(0);
+  const size_t length = first < 0x80 ? 1 : first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
   if (length == 1) return 1;
-  if (byte(0) < 0xC2 || byte(0) > 0xF4 || text.size() < length) return 0;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
   for (size_t i = 1; i < length; ++i)
     if ((byte(i) & 0xC0) != 0x80) return 0;
-  return length;
+  const unsigned second = byte(1);
+  const bool overlong = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
+  const bool surrogate = first == 0xED && second > 0x9F;
+  const bool too_large = first == 0xF4 && second > 0x8F;
+  return overlong || surrogate || too_large ? 0 : length;
 }
 
 // As a JSON string. What is not UTF-8 becomes U+FFFD.
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
     const size_t length = character_length(text);
@@ -51,7 +56,7 @@ void write_error_file(const std::string& message, int culprit) {
   if (!path) return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  std::ofstream(*path) << R"({"message": {"message": )" << quoted(message)
+  std::ofstream(*path) << R"({"message": {"message": )" << json_string(message)
                        << R"(, "extraInfo": {"timestamp": ")" << seconds << '"'
                        << (culprit >= 0 ? ", \"culprit\": " + std::to_string(culprit) : "") << "}}}\n";
 }

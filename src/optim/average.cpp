@@ -33,7 +33,11 @@ void update_average(const ShardedModel& average, const ShardedModel& model, doub
     TORCH_CHECK(value != nullptr, "fsdp: update_average(): the model has no parameter '", item.key(), "'");
     check_alike(item.key(), item.value(), *value);
     const at::Tensor& slice = item.value();
-    if (slice.numel() > 0) slice.detach().lerp_(value->detach().to(slice.scalar_type()), 1.0 - decay);
+    if (slice.numel() == 0) continue;
+    if (slice.is_floating_point() || slice.is_complex())
+      slice.detach().lerp_(value->detach().to(slice.scalar_type()), 1.0 - decay);
+    else
+      slice.detach().copy_(*value);  // integers have no mean
   }
   auto kept = detail::model_of(average.engine()).module.named_buffers();
   for (const auto& item : detail::model_of(model.engine()).module.named_buffers())

@@ -65,12 +65,12 @@ double learning_rate_factor(const ScheduleOptions& options, int64_t step) {
   return options.final_ratio + (1.0 - options.final_ratio) * left;
 }
 
-Schedule::Schedule(torch::optim::Optimizer& optimizer, const ScheduleOptions& options)
+LearningRateSchedule::LearningRateSchedule(torch::optim::Optimizer& optimizer, const ScheduleOptions& options)
     : torch::optim::LRScheduler(optimizer), options_(options), full_(get_current_lrs()) {
   step();
 }
 
-std::vector<double> Schedule::get_lrs() {
+std::vector<double> LearningRateSchedule::get_lrs() {
   const double factor = learning_rate_factor(options_, static_cast<int64_t>(step_count_));
   std::vector<double> rates = full_;
   for (double& rate : rates) rate *= factor;

@@ -27,7 +27,7 @@ std::vector<double> TokenMean::weights(const std::vector<int64_t>& counts) {
 }
 
 std::vector<double> TokenMean::weights(const std::vector<int64_t>& counts, int64_t total) const {
-  TORCH_CHECK(total > 0, "fsdp: no token of this step is counted in the loss, on any rank");
+  if (total <= 0) return std::vector<double>(counts.size(), 0.0);
   std::vector<double> weights;
   for (const int64_t count : counts)
     weights.push_back(static_cast<double>(count) * divisor_ / static_cast<double>(total));

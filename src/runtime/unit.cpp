@@ -22,7 +22,7 @@ ElementType element_type(at::ScalarType type) {
           .floating = c10::isFloatingType(type)};
 }
 
-UnitRegion& UnitParam::region() const { return *unit->regions[static_cast<size_t>(place.region)]; }
+UnitRegion& UnitParam::region() const { return *unit->regions[static_cast<size_t>(placement.region)]; }
 
 bool UnitParam::wants_grad() const {
   const bool changed = tensor.requires_grad() != requires_grad || slice.requires_grad() != requires_grad;
@@ -42,7 +42,7 @@ void UnitParam::move_to(const at::Tensor& like) const {
 }
 
 at::Tensor UnitParam::view_of(const at::Tensor& flat) const {
-  return raw_view(flat, place.offset, place.param.shape, strides);
+  return raw_view(flat, placement.offset, placement.param.shape, strides);
 }
 
 bool Unit::in_place() const {

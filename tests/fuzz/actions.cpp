@@ -78,6 +78,10 @@ void change(Tensor& values, double factor) {
     values.add_(1);
 }
 
+std::vector<int64_t> token_counts(const Action& action, int rank) {
+  return {(action.a + rank * action.b) % 5, action.a == 0 ? 0 : (action.b + rank) % 4};
+}
+
 size_t frozen_by(const Action& action, size_t params) {
   return 1 + static_cast<size_t>(action.a) % (params - 1);
 }

@@ -23,6 +23,8 @@ Way way_of(const Program& program, const Action& action, int rank, int k, bool o
 bool with_graph(const Action& action);
 // Changes values as actions that write do: `factor` for real and complex numbers, + 1 for integers.
 void change(at::Tensor& values, double factor);
+// Tokens that a rank counts in its two microbatches; on some programs none anywhere.
+std::vector<int64_t> token_counts(const Action& action, int rank);
 // The parameter that `freeze` takes: never the first.
 size_t frozen_by(const Action& action, size_t params);
 

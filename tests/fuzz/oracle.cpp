@@ -82,6 +82,32 @@ class Plain {
     each_rank([&](int r) { loss_of(forward(r, 0)).backward(); });
     trainer_.reduce([&](const std::string& name) { return !name.starts_with(block + "."); });
   }
+  // Gradients of the mean over all counted tokens: what ranks add up is divided afterwards.
+  void train_weighted(const Action& action) {
+    int64_t total = 0;
+    for (int r = 0; r < program_.ranks; ++r)
+      for (const int64_t count : token_counts(action, r)) total += count;
+    const double divisor = program_.divide > 0 ? program_.divide : program_.ranks;
+    for (int k = 0; k < 2; ++k)
+      each_rank([&](int r) {
+        const auto count = static_cast<double>(token_counts(action, r)[static_cast<size_t>(k)]);
+        const double weight = total > 0 ? count * divisor / static_cast<double>(total) : 0.0;
+        (loss_of(forward(r, k)) * weight).backward();
+      });
+    trainer_.reduce();
+  }
+  void average() {
+    std::vector<Tensor> averages;
+    for (const Tensor& m : masters_) averages.push_back(m.detach().clone());
+    change_all(0.98);
+    for (size_t i = 0; i < averages.size(); ++i) {
+      if (averages[i].is_floating_point() || averages[i].is_complex())
+        averages[i].mul_(0.75).add_(masters_[i].detach(), 0.25);
+      else
+        averages[i].copy_(masters_[i]);
+      for (int r = 0; r < program_.ranks; ++r) see(r, averages[i]);
+    }
+  }
   void be_told() {
     forget();
     train();
@@ -247,6 +273,10 @@ void Plain::act(const Action& action) {
     case Do::use_pointer:
       for (int r = 0; r < program_.ranks; ++r) see(r, params_.front().detach().to(at::kDouble).flatten()[0]);
       return evaluate(0);
+    case Do::averaged:
+      return average();
+    case Do::weighted:
+      return train_weighted(action);
     case Do::by_hand:
       return action.a % 4 == 0 ? evaluate(0) : train();
     case Do::fail_forward:

@@ -67,6 +67,8 @@ constexpr std::array kNames = {"backward",
                                "save_beside",
                                "save_crowd",
                                "take_out_and_in",
+                               "averaged",
+                               "weighted",
                                "by_hand"};
 static_assert(kNames.size() == static_cast<size_t>(Do::kCount));
 
@@ -94,6 +96,7 @@ bool fits_steps_in_backward(Do what) {
     case Do::kept_gathered:
     case Do::synchronized:
     case Do::nested_scopes:
+    case Do::weighted:
     case Do::told:
     case Do::clip_norm:
     case Do::clip_infinity:

@@ -40,6 +40,34 @@ void Run::told() {
   model_.on_gradient({});
 }
 
+void Run::averaged() {
+  const auto net = make_model(program_.net);
+  std::optional<Sharded<BlockImpl>> inner;  // slices must be those of the model
+  if (program_.inner) inner = fully_shard(world_, net->blocks[1], options_of(program_, comm_));
+  auto average = fully_shard(world_, net, options_of(program_, comm_));
+  update_average(average, model_, 0.0);
+  change_slices(0.98);
+  update_average(average, model_, 0.75);
+  const auto whole = average.full_params();
+  const auto params = net->named_parameters();
+  for (const std::string& name : names_) see(params[name]);
+}
+
+void Run::weighted(const Action& action) {
+  TokenMean mean(world_, options_of(program_, comm_));
+  const std::vector<int64_t> counts = token_counts(action, world_.rank());
+  int64_t total = 0;
+  for (int rank = 0; rank < world_.size(); ++rank)
+    for (const int64_t count : token_counts(action, rank)) total += count;
+  // The toy device has no sums outside of the model.
+  const auto weights = other_device_ ? mean.weights(counts, total) : mean.weights(counts);
+  {
+    const auto kept = model_.no_sync();
+    (loss_of(forward(0)) * weights[0]).backward();
+  }
+  (loss_of(forward(1)) * weights[1]).backward();
+}
+
 void Run::take_out_and_in(StateDictType type) {
   const StateDict values = state_dict(model_, {.type = type});
   const StateDict moments = optimizer_state_dict(model_, *optimizer_);
@@ -196,6 +224,10 @@ void Run::act(const Action& action) {
       return saves_.save_crowd(model_, *optimizer_, world_, at_);
     case Do::take_out_and_in:
       return take_out_and_in(static_cast<StateDictType>(action.a % 3));
+    case Do::averaged:
+      return averaged();
+    case Do::weighted:
+      return weighted(action);
     case Do::by_hand: {
       const std::string block = "block" + std::to_string(action.a % program_.net.blocks);
       model_.unshard(action.b % 3 == 0 ? "" : block);

@@ -87,6 +87,8 @@ class Run {
   void write_between();
   void loop_inside();
   void told();
+  void averaged();
+  void weighted(const Action& action);
   void save_and_load();
   std::unique_ptr<torch::optim::Optimizer> in_groups(bool odd_first, double lr_of_odd) const;
   void load_groups_in_another_order();

@@ -1,12 +1,14 @@
 """Checks the shape of the source tree. Prints every breach and exits 1 when there is one.
 
-- every tests/**/*_test.cpp is named in tests/CMakeLists.txt
+- every tests/**/*_test.cpp is named in tests/CMakeLists.txt, or in the CMakeLists.txt beside it
 - the folders of src/ include each other along the arrows only, and the pure ones reach no torch header
 - the folders of src/comm do not include each other, but for the engine in comm/shared
-- app, examples and bench see the public headers and models only; models see nothing of fsdp
+- examples and bench see the public headers and models only, app and trainer also parts of each other; models see nothing of
+  fsdp
+- app, trainer/data and trainer/watch reach no torch header
 - a public header is short, and shows neither a private library nor src/
 - the runtime names no CUDA outside comments
-- a file of src/ has at most 300 lines
+- a file of src/, app/ and trainer/ has at most 300 lines
 - lines of .md files, and comments of include/ and src/, fit the columns
 """
 
@@ -97,13 +99,17 @@ def torch_reached(root, path, seen):
     return None
 
 
-def check_registered(root):
-    listing = root / "tests" / "CMakeLists.txt"
+def words_of_listing(folder):
+    listing = folder / "CMakeLists.txt"
     text = re.sub(r"#.*", "", listing.read_text(encoding="utf-8")) if listing.is_file() else ""
-    named = set(re.split(r'[\s()"]+', text))
+    return set(re.split(r'[\s()"]+', text))
+
+
+def check_registered(root):
+    named = words_of_listing(root / "tests")
     for path in sorted((root / "tests").rglob("*_test.cpp")):
         name = path.relative_to(root / "tests").as_posix()
-        if name not in named:
+        if name not in named and path.name not in words_of_listing(path.parent):
             yield f"tests/{name}: not named in tests/CMakeLists.txt, so it is never built"
 
 
@@ -160,15 +166,30 @@ def check_type_names(root):
                 yield f"{path.relative_to(root)}: the type {name} is defined in {first.relative_to(root)} too"
 
 
+# What a folder sees besides itself, the public headers and models.
+ALSO_SEES = {
+    "app": ("trainer/data", "trainer/watch", "trainer/generate_request.h"),  # without LibTorch
+    "trainer": ("app/config", "app/exit_codes.h"),
+    "examples": (),
+    # A benchmark may look at a part that no public header shows: how fast a hash or a kernel is.
+    "bench": ("src/files", "src/kernels", "src/base/worker_pool.h", "trainer/data"),
+}
+# The front of the command starts at once, since these need no LibTorch.
+WITHOUT_TORCH = ("app", "trainer/data", "trainer/watch")
+
+
 def check_users(root):
-    for folder in ("app", "examples", "bench"):
+    for folder, also in ALSO_SEES.items():
         for path in code_files(root / folder):
             for name in includes(path):
                 ours = resolve(root, path, name)
-                # A benchmark may look at a part that no public header shows: how fast a hash or a kernel is.
-                seen = (folder, "include", "models") + (("src/files", "src/kernels", "src/base/worker_pool.h") if folder == "bench" else ())
-                if ours and not any(ours.is_relative_to(root / f) for f in seen):
-                    yield f"{path.relative_to(root)}: includes {name}; {folder} sees include/fsdp and models only"
+                if ours and not any(ours.is_relative_to(root / f) for f in (folder, "include", "models", *also)):
+                    besides = f"include/fsdp, models and {', '.join(also)}" if also else "include/fsdp and models"
+                    yield f"{path.relative_to(root)}: includes {name}; {folder} sees {besides} only"
+    for path in (path for folder in WITHOUT_TORCH for path in code_files(root / folder)):
+        found = torch_reached(root, path, set())
+        if found:
+            yield f"{path.relative_to(root)}: reaches the torch header {found}, but the command needs no LibTorch"
     for path in code_files(root / "models"):
         for name in includes(path):
             ours = resolve(root, path, name)
@@ -201,10 +222,10 @@ def check_devices(root):
 
 
 def check_sizes(root):
-    for path in code_files(root / "src"):
+    for path in (path for folder in ("src", "app", "trainer") for path in code_files(root / folder)):
         lines = len(path.read_text(encoding="utf-8").splitlines())
         if lines > MAX_SOURCE_LINES:
-            yield (f"{path.relative_to(root).as_posix()}: {lines} lines; a file of src/ has at most "
+            yield (f"{path.relative_to(root).as_posix()}: {lines} lines; a source file has at most "
                    f"{MAX_SOURCE_LINES}: split it by job")
 
 

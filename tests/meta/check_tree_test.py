@@ -21,6 +21,13 @@ GOOD = {
     "src/comm/shm/shm.h": '#include "comm/backend.h"\n#include "comm/shared/gate.h"\n',
     "examples/01_hello/main.cpp": "#include <fsdp/fsdp.h>\n#include <torch/torch.h>\n",
     "models/gpt2.h": "#include <torch/torch.h>\n",
+    "app/main.cpp": '#include <fsdp/error.h>\n#include "trainer/data/text.h"\n',
+    "app/config/schema.h": "#include <string>\n",
+    "trainer/run.cpp": '#include <fsdp/fsdp.h>\n#include "app/config/schema.h"\n#include "trainer/data/text.h"\n',
+    "trainer/run.h": "",
+    "trainer/data/text.h": "",
+    "tests/train/data/text_test.cpp": '#include "trainer/data/text.h"\n',
+    "tests/train/data/CMakeLists.txt": "fsdp_train_test(data SOURCES text_test.cpp)\n",
     "bench/comm.cpp": '#include <fsdp/fsdp.h>\n#include "models/gpt2.h"\n',
     "tests/unit/base/log_test.cpp": '#include "base/log.h"\n',
     "tests/CMakeLists.txt": "fsdp_test_binary(NAME unit_tests SOURCES unit/base/log_test.cpp)\n",
@@ -56,6 +63,9 @@ class CheckTree(unittest.TestCase):
 
     def test_test_named_in_a_comment_only(self):
         self.assert_red({"tests/CMakeLists.txt": "# unit/base/log_test.cpp\n"}, "log_test.cpp", "never built")
+
+    def test_test_that_its_own_folder_does_not_name(self):
+        self.assert_red({"tests/train/data/CMakeLists.txt": "# text_test.cpp\n"}, "train/data/text_test.cpp", "never built")
 
     def test_include_against_the_arrows(self):
         self.assert_red({"src/base/env.cpp": '#include "comm/backend.h"\n'}, "base may not see comm")
@@ -107,8 +117,17 @@ class CheckTree(unittest.TestCase):
                          "src/base/dtype.h": "#include <fsdp/fsdp.h>\n"}, "ATen/core/Tensor.h", "plan is pure")
 
     def test_users_see_src(self):
-        for folder in ("app", "examples/02_train", "bench"):
-            self.assert_red({f"{folder}/main.cpp": '#include "base/log.h"\n'}, "sees include/fsdp and models only")
+        for folder in ("app", "trainer", "examples/02_train", "bench"):
+            self.assert_red({f"{folder}/main.cpp": '#include "base/log.h"\n'}, "sees include/fsdp", "only")
+
+    def test_app_and_trainer_see_parts_of_each_other(self):
+        self.assert_red({"app/main.cpp": '#include "trainer/run.h"\n'}, "trainer/data, trainer/watch")
+        self.assert_red({"trainer/run.cpp": '#include "app/launch/job.h"\n', "app/launch/job.h": ""}, "app/config")
+        self.assert_red({"examples/01_hello/main.cpp": '#include "trainer/run.h"\n'}, "include/fsdp and models only")
+
+    def test_command_reaches_torch(self):
+        for path in ("app/main.cpp", "trainer/data/text.cpp", "trainer/watch/line.cpp"):
+            self.assert_red({path: "#include <fsdp/fsdp.h>\n"}, path, "ATen/core/Tensor.h", "needs no LibTorch")
 
     def test_models_see_fsdp(self):
         self.assert_red({"models/llama.h": "#include <fsdp/fsdp.h>\n"}, "models see nothing of fsdp")
@@ -127,6 +146,7 @@ class CheckTree(unittest.TestCase):
 
     def test_long_source(self):
         self.assert_red({"src/base/a.cpp": "int a;\n" * 301}, "src/base/a.cpp", "301 lines")
+        self.assert_red({"trainer/a.cpp": "int a;\n" * 301}, "trainer/a.cpp", "301 lines")
         self.assertEqual(self.breaches({"src/base/a.cpp": "int a;\n" * 300}), [])
 
     def test_runtime_names_cuda(self):

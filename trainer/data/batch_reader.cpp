@@ -86,7 +86,9 @@ void BatchReader::work() {
       entry.error = std::current_exception();
     }
     lock.lock();
-    if (restarts == restarts_) ready_.push_back(std::move(entry));
+    if (restarts != restarts_) continue;
+    ready_.push_back(std::move(entry));
+    changed_.notify_all();
   }
 }
 

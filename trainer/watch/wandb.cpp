@@ -18,6 +18,7 @@ namespace {
 // Prints one word: what is missing. A folder named wandb, as offline runs leave it, is no package.
 constexpr const char* kProbe = R"(
 import importlib.util, sys
+sys.path = [folder for folder in sys.path if folder]
 if sys.version_info < (3, 9): sys.exit("old %d.%d" % sys.version_info[:2])
 found = importlib.util.find_spec("wandb")
 if found is None or found.origin is None: sys.exit("package")

@@ -1,7 +1,7 @@
 // encode_texts TOKENIZER as_text|as_tokens [space]: encodes texts for tokenizer_peer.py.
 //
-// Reads JSON strings from stdin, one per line, and writes a JSON array of tokens for each. Exits 1 if decoding does
-// not give the text back; with `space`, spaces that were added are ignored.
+// Reads JSON strings from stdin, one per line, and writes a JSON array of tokens for each. Exits 1 if
+// decoding does not give the text back; with `space`, spaces that were added are ignored.
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   try {
     const auto tokenizer = open_tokenizer(argv[1]);
-    const SpecialTokens specials = 
+    const SpecialTokens specials =
         std::string(argv[2]) == "as_tokens" ? SpecialTokens::as_tokens : SpecialTokens::as_text;
     for (std::string line; std::getline(std::cin, line);) {
       const auto text = nlohmann::json::parse(line).get<std::string>();
