@@ -103,6 +103,7 @@ ShardOptions average_options(const ShardOptions& options) {
   average.offload = options.offload;
   average.comm = options.comm;
   average.shard_size = options.shard_size;
+  average.reproducible = options.reproducible;  // it decides how parameters are cut
   return average;
 }
 

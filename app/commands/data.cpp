@@ -37,7 +37,8 @@ struct InspectArguments {
 void check_output(const std::string& out, const std::vector<std::string>& files) {
   std::error_code code;
   for (const std::string& file : files)
-    if (fs::equivalent(file, out, code)) throw data::DataError(out + ": this file is to be read and written. Name another --out");
+    if (fs::equivalent(file, out, code))
+      throw data::DataError(out + ": this file is to be read and written. Name another --out");
   if (fs::is_directory(out)) throw data::DataError(out + ": a file is expected, this is a folder");
   if (fs::exists(out) && !data::is_token_file(data::MappedFile(out)))
     throw data::DataError(out + ": this file exists and is no token file. Delete it, or name another --out");
@@ -56,7 +57,8 @@ void check_outputs(const PrepareArguments& given, const std::vector<std::string>
 std::string type_name(const data::TokenFileWriter& file) { return file.width() == 2 ? "uint16" : "uint32"; }
 
 Json to_json(const data::TokenFileWriter& file) {
-  return {{"file", file.path()}, {"type", type_name(file)}, {"tokens", file.size()}, {"counted", file.counted()}};
+  return {
+      {"file", file.path()}, {"type", type_name(file)}, {"tokens", file.size()}, {"counted", file.counted()}};
 }
 
 std::string as_text(const data::TokenFileWriter& file) {
@@ -81,9 +83,10 @@ int report(const PrepareArguments& given, const data::Tokenizer& tokenizer, cons
     return kOk;
   }
   const int64_t documents = counts.documents + counts.validation_documents;
-  std::string text = counted(documents, "document") + ", " + size_text(counts.bytes) + ", tokenizer " + tokenizer.name() +
-                     " of " + count_text(tokenizer.vocab_size()) + " tokens";
-  if (counts.empty_documents > 0) text += ", " + counted(counts.empty_documents, "empty document") + " skipped";
+  std::string text = counted(documents, "document") + ", " + size_text(counts.bytes) + ", tokenizer " +
+                     tokenizer.name() + " of " + count_text(tokenizer.vocab_size()) + " tokens";
+  if (counts.empty_documents > 0)
+    text += ", " + counted(counts.empty_documents, "empty document") + " skipped";
   print(printable(text) + "\n" + as_text(train) + (validation != nullptr ? as_text(*validation) : ""));
   return kOk;
 }
@@ -146,7 +149,8 @@ data::TokenType type_of(const std::string& name) {
 int inspect(const InspectArguments& given) {
   const std::unique_ptr<data::Tokenizer> tokenizer =
       given.tokenizer.empty() ? nullptr : data::open_tokenizer(given.tokenizer);
-  const auto file = data::TokenFile::open(given.file, type_of(given.type), tokenizer ? tokenizer->vocab_size() : 0);
+  const auto file =
+      data::TokenFile::open(given.file, type_of(given.type), tokenizer ? tokenizer->vocab_size() : 0);
   const std::string format =
       data::is_token_file(data::MappedFile(given.file)) ? "llm.c" : "tokens without a header, as of nanoGPT";
   const TokenSummary summary = summarize(*file);
@@ -179,18 +183,23 @@ int inspect(const InspectArguments& given) {
 void add_prepare(CLI::App& group, Action& action) {
   CLI::App* command = group.add_subcommand("prepare", "Make a token file from text and JSONL files");
   auto given = std::make_shared<PrepareArguments>();
-  command->add_option("FILES", given->files, "Files, folders or patterns: .txt, .md, .jsonl")->required()->type_name("");
+  command->add_option("FILES", given->files, "Files, folders or patterns: .txt, .md, .jsonl")
+      ->required()
+      ->type_name("");
   command->add_option("--out", given->out, "The token file")->required()->type_name("FILE");
   command
       ->add_option("--tokenizer", given->tokenizer,
                    "byte (default), or the path of a tokenizer.json, of tiktoken ranks, or of a folder")
       ->type_name("PATH");
-  command->add_option("--validation-out", given->validation_out, "A token file for evaluation")->type_name("FILE");
+  command->add_option("--validation-out", given->validation_out, "A token file for evaluation")
+      ->type_name("FILE");
   command->add_option("--validation-fraction", given->options.validation_fraction, "Its part of the data")
       ->check(CLI::Range(0.0, 0.999))
       ->type_name("PART");
-  command->add_flag("--jsonl", given->options.jsonl, "Read every file as JSONL; default: those that end in .jsonl");
-  command->add_option("--text-key", given->options.text_key, "Key of the text in JSONL; default: text")->type_name("KEY");
+  command->add_flag("--jsonl", given->options.jsonl,
+                    "Read every file as JSONL; default: those that end in .jsonl");
+  command->add_option("--text-key", given->options.text_key, "Key of the text in JSONL; default: text")
+      ->type_name("KEY");
   command->add_flag("--whole-loss", given->whole_loss, "Prompts count in the loss too");
   command->add_flag("--json", given->json, "Print JSON");
   command->callback([given, &action] { action = [given] { return prepare(*given); }; });
@@ -203,7 +212,9 @@ void add_inspect_tokens(CLI::App& group, Action& action) {
   command->add_option("--type", given->type, "Integers of a file without a header, such as nanoGPT's")
       ->check(CLI::IsMember({"uint16", "uint32"}))
       ->type_name("TYPE");
-  command->add_option("--tokenizer", given->tokenizer, "Shows the first text, and checks that all tokens are in it")
+  command
+      ->add_option("--tokenizer", given->tokenizer,
+                   "Shows the first text, and checks that all tokens are in it")
       ->type_name("PATH");
   command->add_flag("--json", given->json, "Print JSON");
   command->callback([given, &action] { action = [given] { return inspect(*given); }; });

@@ -67,17 +67,17 @@ Run read_run(const std::string& folder) {
 
 void write_whole(const std::string& path, const std::string& text) {
   const std::string partial = path + "." + std::to_string(::getpid()) + ".new";
-  const auto fail = [&](const char* what, const std::string& file) {
+  const auto fail = [&] {
     const int error = errno;
     ::unlink(partial.c_str());
-    throw IoError(what, file, error);
+    throw IoError("write", path, error);
   };
   errno = 0;
   std::ofstream file(partial, std::ios::binary);
   file << text;
   file.close();
-  if (!file) fail("write", partial);
-  if (std::rename(partial.c_str(), path.c_str()) != 0) fail("write", path);
+  if (!file) fail();
+  if (std::rename(partial.c_str(), path.c_str()) != 0) fail();
 }
 
 }  // namespace fsdp::report

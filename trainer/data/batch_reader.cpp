@@ -9,7 +9,8 @@ namespace fsdp::data {
 
 namespace {
 
-Batch read_batch(const Dataset& dataset, const Order& order, const Share& share, uint64_t step, uint64_t number) {
+Batch read_batch(const Dataset& dataset, const Order& order, const Share& share, uint64_t step,
+                 uint64_t number) {
   const auto length = static_cast<size_t>(dataset.length());
   Batch batch{.rows = static_cast<int64_t>(share.batch_size), .length = dataset.length()};
   batch.tokens.resize(share.batch_size * length);

@@ -29,9 +29,9 @@ using StepBatches = std::vector<Batch>;
 // Reads without a thread. Throws what Dataset::read() throws.
 StepBatches read_step(const Dataset& dataset, const Order& order, const Share& share, uint64_t step);
 
-// Has no state that a checkpoint needs: the batches of a step depend on its number only. What the thread throws
-// while it reads a step is thrown by read() of that step. The destructor ends the thread; a read in progress
-// is finished first. One thread at a time may call read().
+// Has no state that a checkpoint needs: the batches of a step depend on its number only. What the thread
+// throws while it reads a step is thrown by read() of that step. The destructor ends the thread; a read in
+// progress is finished first. One thread at a time may call read().
 class BatchReader {
  public:
   // `depth`: steps read ahead, at least 1. The thread begins with `first_step`. Throws DataError if

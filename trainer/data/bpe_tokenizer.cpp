@@ -32,8 +32,9 @@ std::array<int32_t, 256> tokens_of_bytes(const std::unordered_map<std::string_vi
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens specials) {
   std::vector<int32_t> all;
-  encode(text, specials,
-         [&all](std::span<const int32_t> tokens, size_t) { all.insert(all.end(), tokens.begin(), tokens.end()); });
+  encode(text, specials, [&all](std::span<const int32_t> tokens, size_t) {
+    all.insert(all.end(), tokens.begin(), tokens.end());
+  });
   return all;
 }
 
@@ -57,8 +58,10 @@ BpeTokenizer::BpeTokenizer(BpeVocabulary vocabulary, const std::string& where)
 void BpeTokenizer::encode(std::string_view text, SpecialTokens specials, const TakeTokens& take) {
   if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos) {
     std::array<char, 8> byte{};
-    std::snprintf(byte.data(), byte.size(), "0x%02X", static_cast<unsigned>(static_cast<unsigned char>(text[at])));
-    throw InvalidUtf8(at, std::string("the text is not UTF-8: the byte ") + byte.data() + " belongs to no character");
+    std::snprintf(byte.data(), byte.size(), "0x%02X",
+                  static_cast<unsigned>(static_cast<unsigned char>(text[at])));
+    throw InvalidUtf8(
+        at, std::string("the text is not UTF-8: the byte ") + byte.data() + " belongs to no character");
   }
   tokens_.clear();
   take_ = &take;

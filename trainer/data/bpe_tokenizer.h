@@ -26,7 +26,7 @@ struct AddedToken {
 struct SplitStep {
   std::shared_ptr<const SplitPattern> pattern;  // null: pieces stay whole
   bool keep_unmatched = true;                   // whether text between matches is a piece too
-  bool add_space = false;                       // a piece gets a space in front if it has none; before the pattern
+  bool add_space = false;  // a piece gets a space in front if it has none; before the pattern
 };
 
 struct BpeVocabulary {

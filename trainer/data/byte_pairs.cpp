@@ -51,7 +51,8 @@ void BytePairs::propose(size_t place) {
   std::push_heap(heap_.begin(), heap_.end());
 }
 
-// A part that was merged into the one before it has token -1, so that candidates which name it are out of date.
+// A part that was merged into the one before it has token -1, so that candidates which name it are out of
+// date.
 void BytePairs::merge(std::string_view piece, std::vector<int32_t>& out) {
   parts_.clear();
   heap_.clear();

@@ -15,8 +15,8 @@ struct Merge {
   int32_t left = 0, right = 0, rank = 0, result = 0;
 };
 
-// Byte pair encoding. A piece of n bytes takes O(n log n); pieces of up to 32 bytes are kept in a bounded cache.
-// One thread at a time.
+// Byte pair encoding. A piece of n bytes takes O(n log n); pieces of up to 32 bytes are kept in a bounded
+// cache. One thread at a time.
 class BytePairs {
  public:
   // A pair that comes twice has its last rank and result.

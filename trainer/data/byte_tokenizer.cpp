@@ -30,7 +30,8 @@ class ByteTokenizer final : public Tokenizer {
     std::string bytes;
     for (const int32_t token : tokens) {
       if (token < 0 || token > kEndOfText)
-        throw DataError("token " + std::to_string(token) + " is not in the vocabulary of 257 tokens of the byte tokenizer");
+        throw DataError("token " + std::to_string(token) +
+                        " is not in the vocabulary of 257 tokens of the byte tokenizer");
       if (token == kEndOfText)
         bytes += kEndOfTextName;
       else

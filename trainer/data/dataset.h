@@ -13,10 +13,10 @@ namespace fsdp::data {
 // A target that does not count in the loss, as PyTorch's cross entropy has it (ignore_index).
 inline constexpr int64_t kIgnoredTarget = -100;
 
-// Sample i covers tokens [i * L, i * L + L + 1) of the sources, laid end to end, where L = length: the first L
-// are the input, the last L the targets. So every token but the first is a target once. Fewer than L tokens at the
-// end are left out. Documents are packed: a window may hold several, with end-of-text between them, and attention
-// sees all of it.
+// Sample i covers tokens [i * L, i * L + L + 1) of the sources, laid end to end, where L = length: the first
+// L are the input, the last L the targets. So every token but the first is a target once. Fewer than L tokens
+// at the end are left out. Documents are packed: a window may hold several, with end-of-text between them,
+// and attention sees all of it.
 //
 // Reading is const and may happen on several threads.
 class Dataset {

@@ -26,7 +26,8 @@ Paths files_in(const std::string& folder, const Paths& suffixes) {
   Paths files;
   std::error_code code;
   for (fs::recursive_directory_iterator at(folder, code), end; !code && at != end; at.increment(code))
-    if (at->is_regular_file() && std::find(suffixes.begin(), suffixes.end(), at->path().extension()) != suffixes.end())
+    if (at->is_regular_file() &&
+        std::find(suffixes.begin(), suffixes.end(), at->path().extension()) != suffixes.end())
       files.push_back(at->path().string());
   if (code) throw IoError("read", folder, code.value());
   if (files.empty()) throw DataError(folder + ": the folder has no " + list_of(suffixes) + " file");
@@ -47,7 +48,8 @@ Paths matches_of(const std::string& pattern) {
 
 }  // namespace
 
-std::vector<std::string> expand_paths(const std::vector<std::string>& paths, const std::vector<std::string>& suffixes) {
+std::vector<std::string> expand_paths(const std::vector<std::string>& paths,
+                                      const std::vector<std::string>& suffixes) {
   Paths files;
   const auto add = [&](const std::string& path) {
     if (!fs::is_directory(path)) return files.push_back(path);

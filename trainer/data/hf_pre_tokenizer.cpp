@@ -38,7 +38,8 @@ SplitStep read_split(const JsonValue& split) {
 
 SplitStep read_digits(const JsonValue& digits) {
   const bool individual = digits.flag("individual_digits", false);
-  return {.pattern = std::make_shared<SplitPattern>(individual ? R"(\p{N})" : R"(\p{N}+)", PatternSyntax::oniguruma)};
+  return {.pattern = std::make_shared<SplitPattern>(individual ? R"(\p{N})" : R"(\p{N}+)",
+                                                    PatternSyntax::oniguruma)};
 }
 
 SplitStep read_byte_level(const JsonValue& byte_level) {
@@ -51,7 +52,8 @@ SplitStep read_byte_level(const JsonValue& byte_level) {
 // `ended`: ByteLevel has been read, behind which nothing may come.
 void read_steps(const JsonValue& value, int depth, std::vector<SplitStep>& steps, bool& ended) {
   const std::string type = value.at("type").text();
-  if (depth > kMostNested) value.refuse("Sequences are nested more than " + std::to_string(kMostNested) + " times");
+  if (depth > kMostNested)
+    value.refuse("Sequences are nested more than " + std::to_string(kMostNested) + " times");
   if (type == "Sequence") {
     for (const Json& one : value.at("pretokenizers").array())
       read_steps({one, value.where()}, depth + 1, steps, ended);

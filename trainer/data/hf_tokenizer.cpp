@@ -50,7 +50,8 @@ void add_merge(const JsonValue& merge, HfVocabulary& vocabulary) {
 AddedToken read_added(const JsonValue& token) {
   for (const char* way : {"single_word", "lstrip", "rstrip"})
     if (token.flag(way, false))
-      token.refuse(std::string(way) + " of the added token '" + token.at("content").text() + "' is not supported");
+      token.refuse(std::string(way) + " of the added token '" + token.at("content").text() +
+                   "' is not supported");
   return {.text = token.at("content").text(),
           .token = token.at("id").token(),
           .special = token.flag("special", false),
@@ -68,7 +69,8 @@ std::string configured_end(const std::string& tokenizer_path) {
 }
 
 std::optional<int32_t> end_of_text(const BpeVocabulary& vocabulary, const std::string& configured) {
-  for (const std::string& name : {configured, std::string("<|endoftext|>"), std::string("<|end_of_text|>"), std::string("</s>")})
+  for (const std::string& name :
+       {configured, std::string("<|endoftext|>"), std::string("<|end_of_text|>"), std::string("</s>")})
     for (const AddedToken& one : vocabulary.added)
       if (one.text == name) return one.token;
   return std::nullopt;
@@ -115,7 +117,8 @@ std::unique_ptr<Tokenizer> open_hf_tokenizer(const std::string& path) {
   return std::make_unique<BpeTokenizer>(std::move(vocabulary), path);
 }
 
-std::unique_ptr<Tokenizer> open_gpt2_tokenizer(const std::string& vocab_path, const std::string& merges_path) {
+std::unique_ptr<Tokenizer> open_gpt2_tokenizer(const std::string& vocab_path,
+                                               const std::string& merges_path) {
   const Json json = read_json(vocab_path);
   HfVocabulary tokens(JsonValue(json, vocab_path));
   add_merge_lines(merges_path, tokens);

@@ -35,7 +35,8 @@ std::string& HfVocabulary::bytes_at(int32_t token) {
 
 void HfVocabulary::add_merge(const std::string& left, const std::string& right, const std::string& where) {
   Merge merge{.rank = static_cast<int32_t>(vocabulary_.merges.size())};
-  for (const auto& [token, number] : {std::pair(left, &merge.left), {right, &merge.right}, {left + right, &merge.result}}) {
+  for (const auto& [token, number] :
+       {std::pair(left, &merge.left), {right, &merge.right}, {left + right, &merge.result}}) {
     const int32_t* found = find(token);
     if (found == nullptr)
       throw DataError(where + ": the merge of '" + left + "' and '" + right + "' needs the token '" + token +
@@ -52,8 +53,8 @@ void HfVocabulary::add_token(AddedToken token, const std::string& where) {
                     " here, and token " + std::to_string(*known) + " in the vocabulary");
   std::string& bytes = bytes_at(token.token);
   if (!bytes.empty())
-    throw DataError(where + ": token " + std::to_string(token.token) + " comes twice, as '" + bytes + "' and as '" +
-                    token.text + "'");
+    throw DataError(where + ": token " + std::to_string(token.token) + " comes twice, as '" + bytes +
+                    "' and as '" + token.text + "'");
   bytes = token.text;
   vocabulary_.added.push_back(std::move(token));
 }
@@ -68,7 +69,8 @@ BpeVocabulary HfVocabulary::take() && {
     }
     const std::optional<std::string> found = bytes_of_token(token);
     if (!found || found->empty())
-      throw DataError(where_ + ": the token '" + token + "' is not written in the characters of byte-level BPE");
+      throw DataError(where_ + ": the token '" + token +
+                      "' is not written in the characters of byte-level BPE");
     bytes = *found;
   }
   return std::move(vocabulary_);

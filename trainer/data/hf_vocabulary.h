@@ -1,4 +1,5 @@
-// What tokenizer.json, vocab.json and merges.txt have in common: tokens and merges written in the byte alphabet.
+// What tokenizer.json, vocab.json and merges.txt have in common: tokens and merges written in the byte
+// alphabet.
 #pragma once
 
 #include <string>

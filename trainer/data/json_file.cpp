@@ -1,5 +1,7 @@
 #include "trainer/data/json_file.h"
 
+#include <algorithm>
+
 #include "trainer/data/error.h"
 #include "trainer/data/mapped_file.h"
 
@@ -18,7 +20,8 @@ Json read_json(const std::string& path) {
   try {
     return Json::parse(file.text());
   } catch (const Json::parse_error& error) {
-    throw DataError(path + ":" + std::to_string(error.byte) + ": not JSON: " + reason_of(error));
+    throw DataError(path + ":" + std::to_string(std::max<size_t>(error.byte, 1) - 1) +
+                    ": not JSON: " + reason_of(error));
   }
 }
 
@@ -47,7 +50,7 @@ bool JsonValue::flag() const {
 int32_t JsonValue::token() const {
   if (!value_->is_number_unsigned() || value_->get<uint64_t>() >= static_cast<uint64_t>(kMostTokens))
     refuse("a token is expected, an integer from 0 to " + std::to_string(kMostTokens - 1) + "; found " +
-           value_->dump(-1, ' ', true).substr(0, 40));
+           (value_->is_structured() ? value_->type_name() : value_->dump(-1, ' ', true).substr(0, 40)));
   return value_->get<int32_t>();
 }
 

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "trainer/data/error.h"
+
 namespace fsdp::data {
 
 namespace {
@@ -37,6 +39,8 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   if (!S_ISREG(info.st_mode))
     throw IoError("open", path_, 0, S_ISDIR(info.st_mode) ? "it is a folder" : "it is not a regular file");
   size_ = static_cast<size_t>(info.st_size);
+  device_ = info.st_dev;
+  inode_ = info.st_ino;
   if (size_ == 0) return;
   void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (mapped == MAP_FAILED) throw IoError("map", path_, errno);
@@ -50,6 +54,18 @@ MappedFile::~MappedFile() {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      device_(other.device_),
+      inode_(other.inode_) {}
+
+void MappedFile::check_size() const {
+  struct stat info {};
+  if (::stat(path_.c_str(), &info) != 0 || info.st_dev != device_ || info.st_ino != inode_) return;
+  if (static_cast<size_t>(info.st_size) >= size_) return;
+  throw DataError(path_ + ":" + std::to_string(info.st_size) + ": the file ends here; it had " +
+                  std::to_string(size_) +
+                  " bytes when it was opened. Do not write to data that is trained on: write a " +
+                  "new file and rename it");
+}
 
 }  // namespace fsdp::data

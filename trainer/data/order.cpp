@@ -58,9 +58,10 @@ void Share::check(uint64_t global_batch) const {
   std::string fitting;
   for (uint64_t size = 1; size * ranks <= global_batch; ++size)
     if (global_batch % (size * ranks) == 0) fitting += (fitting.empty() ? "" : ", ") + std::to_string(size);
-  throw DataError("global_batch_size " + std::to_string(global_batch) + " does not divide into batch_size " +
-                  std::to_string(batch_size) + " x " + std::to_string(ranks) + " ranks. " +
-                  (fitting.empty() ? "No batch_size fits on this number of ranks" : "batch_size may be " + fitting));
+  throw DataError(
+      "global_batch_size " + std::to_string(global_batch) + " does not divide into batch_size " +
+      std::to_string(batch_size) + " x " + std::to_string(ranks) + " ranks. " +
+      (fitting.empty() ? "No batch_size fits on this number of ranks" : "batch_size may be " + fitting));
 }
 
 }  // namespace fsdp::data

@@ -9,13 +9,14 @@ namespace fsdp::data {
 // Note [Order of samples]
 // An epoch is a permutation of all samples that depends on (seed, epoch) only. Step s of the epoch takes the
 // G = global_batch samples at positions [s*G, (s+1)*G). Position j of a step is in microbatch j / batch_size;
-// microbatch i runs on rank i mod W as its (i / W)-th backward. So the samples of a step are the same for every
-// number of ranks W, and in reproducible mode the order in which gradients are summed is as well. The tail of
-// an epoch that is shorter than G is dropped.
+// microbatch i runs on rank i mod W as its (i / W)-th backward. So the samples of a step are the same for
+// every number of ranks W, and in reproducible mode the order in which gradients are summed is as well. The
+// tail of an epoch that is shorter than G is dropped.
 //
-// The permutation is not stored: it is a Feistel network over the smallest even number of bits that holds the
-// number of samples; results that are too large are encrypted again until they fit, fewer than 4 rounds on
-// average. So a sample costs about as much as a hash, and any (epoch, step) can be read first.
+// The permutation is not stored: it is a Feistel network over the smallest even number of bits, at least 12,
+// that holds the number of samples. Results that are too large are encrypted again until they fit: fewer than
+// 4 times on average for more than 1,024 samples. So a sample costs about as much as a few hashes, and any
+// (epoch, step) can be read first.
 
 // A permutation of [0, size) that depends on the key only.
 class Permutation {
@@ -40,8 +41,8 @@ struct Position {
 
 class Order {
  public:
-  // `shuffle` false: every epoch in the order of the data. Throws DataError if there are fewer samples than one
-  // global batch has.
+  // `shuffle` false: every epoch in the order of the data. Throws DataError if there are fewer samples than
+  // one global batch has.
   Order(uint64_t samples, uint64_t global_batch, uint64_t seed, bool shuffle = true);
 
   uint64_t samples() const { return samples_; }
@@ -50,8 +51,8 @@ class Order {
   // Samples at the end of each epoch that no step uses. With shuffle, they are others in every epoch.
   uint64_t dropped_per_epoch() const { return samples_ % global_batch_; }
 
-  // The sample at `index` < global_batch() of a step. `step` counts from the beginning of training and goes on
-  // through the epochs.
+  // The sample at `index` < global_batch() of a step. `step` counts from the beginning of training and goes
+  // on through the epochs.
   uint64_t sample(uint64_t step, uint64_t index) const;
 
   Position position(uint64_t step) const { return {step / steps_per_epoch(), step % steps_per_epoch()}; }

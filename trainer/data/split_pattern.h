@@ -14,8 +14,8 @@ enum class PatternSyntax : uint8_t {
   oniguruma,  // tokenizers: ^ and $ are those of a line
 };
 
-// Compiled by PCRE2 with Unicode properties. \s means Unicode's white space, as in both libraries. Properties of
-// characters are those of PCRE2's version of Unicode. One thread at a time.
+// Compiled by PCRE2 with Unicode properties. \s means Unicode's white space, as in both libraries. Properties
+// of characters are those of PCRE2's version of Unicode. One thread at a time.
 class SplitPattern {
  public:
   // Throws DataError for a pattern that PCRE2 refuses, and for \w, \W, \b, \B, \h, \H and classes within
@@ -27,7 +27,8 @@ class SplitPattern {
 
   // Calls `take` for matches and what lies between them, in order: together they are the text, which must be
   // UTF-8. Matches that are empty are none.
-  void split(std::string_view text, const std::function<void(std::string_view piece, bool matched)>& take) const;
+  void split(std::string_view text,
+             const std::function<void(std::string_view piece, bool matched)>& take) const;
 
  private:
   struct Compiled;

@@ -7,6 +7,7 @@
 #include "trainer/data/error.h"
 #include "trainer/data/jsonl.h"
 #include "trainer/data/mapped_file.h"
+#include "trainer/data/token_file.h"
 
 namespace fsdp::data {
 
@@ -21,7 +22,8 @@ class Encoder {
       : tokenizer_(tokenizer), options_(options), train_(train), validation_(validation) {
     const double fraction = options.validation_fraction;
     if (!(fraction >= 0 && fraction < 1))
-      throw DataError("a validation fraction of " + std::to_string(fraction) + "; at least 0 and less than 1 is expected");
+      throw DataError("a validation fraction of " + std::to_string(fraction) +
+                      "; at least 0 and less than 1 is expected");
     if (fraction > 0 && validation == nullptr)
       throw DataError("a validation fraction without a destination for that part");
   }
@@ -62,9 +64,10 @@ size_t divide(std::string_view text, double validation_fraction) {
   if (line != std::string_view::npos && line + 1 < text.size()) return line + 1;
   const size_t before = text.rfind('\n', train);
   if (before != std::string_view::npos && before > 0) return before + 1;
-  size_t at = train;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
-  return at;
+  // At most 3 bytes of a character follow its first; more than these are no UTF-8.
+  for (size_t back = 0; back <= std::min<size_t>(3, train); ++back)
+    if ((static_cast<unsigned char>(text[train - back]) & 0xC0) != 0x80) return train - back;
+  return train;
 }
 
 void Encoder::add_text(std::string_view text, const std::string& where, const TextProgress& progress) {
@@ -73,7 +76,8 @@ void Encoder::add_text(std::string_view text, const std::string& where, const Te
     ++counts_.empty_documents;
     return;
   }
-  const size_t train = options_.validation_fraction > 0 ? divide(text, options_.validation_fraction) : text.size();
+  const size_t train =
+      options_.validation_fraction > 0 ? divide(text, options_.validation_fraction) : text.size();
   const auto add = [&](size_t begin, size_t end, TokenSink& sink) {
     if (begin == end) return;
     try {
@@ -117,7 +121,8 @@ void Encoder::add_jsonl(std::string_view text, const std::string& path, const Te
     encode(example.prompt, !options_.completion_only, sink);
     encode(example.completion, true, sink);
     end_document(sink);
-    if (progress) progress(static_cast<int64_t>(std::min(at, text.size())), static_cast<int64_t>(text.size()));
+    if (progress)
+      progress(static_cast<int64_t>(std::min(at, text.size())), static_cast<int64_t>(text.size()));
   }
 }
 
@@ -141,14 +146,19 @@ int64_t size_of(const std::string& path) {
 
 }  // namespace
 
-TextCounts encode_files(const std::vector<std::string>& files, Tokenizer& tokenizer, const TextOptions& options,
-                        TokenSink& train, TokenSink* validation, const TextProgress& progress) {
+TextCounts encode_files(const std::vector<std::string>& files, Tokenizer& tokenizer,
+                        const TextOptions& options, TokenSink& train, TokenSink* validation,
+                        const TextProgress& progress) {
   if (files.empty()) throw DataError("no files of text were given");
   Encoder encoder(tokenizer, options, train, validation);
   int64_t total = 0, done = 0;
   for (const std::string& path : files) total += size_of(path);
   for (const std::string& path : files) {
     const MappedFile file(path);
+    if (is_token_file(file))
+      throw DataError(path +
+                      ":0: this is a token file of llm.c's, not a text. Nothing has to be prepared: set " +
+                      "data.format to tokens");
     const auto within = [&](int64_t bytes, int64_t) {
       if (progress) progress(done + bytes, std::max(total, done + bytes));
     };

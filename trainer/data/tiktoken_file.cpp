@@ -88,10 +88,12 @@ void RanksFile::add_line(std::string_view line, const std::string& where) {
   const char* const end = line.data() + line.size();
   int32_t rank = -1;
   const std::from_chars_result read = std::from_chars(begin, end, rank);
-  if (!token || token->empty() || read.ec != std::errc() || read.ptr != end || rank < 0 || rank >= kMostTokens)
-    throw DataError(where +
-                    ": a token in base64, a space and its rank are expected, as in tiktoken's files. Other "
-                    "tokenizers are a tokenizer.json, or vocab.json with merges.txt; SentencePiece is not supported");
+  if (!token || token->empty() || read.ec != std::errc() || read.ptr != end || rank < 0 ||
+      rank >= kMostTokens)
+    throw DataError(
+        where +
+        ": a token in base64, a space and its rank are expected, as in tiktoken's files. Other "
+        "tokenizers are a tokenizer.json, or vocab.json with merges.txt; SentencePiece is not supported");
   const auto index = static_cast<size_t>(rank);
   if (bytes.size() <= index) bytes.resize(index + 1);
   if (!bytes[index].empty()) throw DataError(where + ": the rank " + std::to_string(rank) + " comes twice");
@@ -99,7 +101,8 @@ void RanksFile::add_line(std::string_view line, const std::string& where) {
   ++count;
 }
 
-// tiktoken merges the neighbours whose bytes together have the lowest rank: each way to cut a token is a merge.
+// tiktoken merges the neighbours whose bytes together have the lowest rank: each way to cut a token is a
+// merge.
 std::vector<Merge> RanksFile::merges() const {
   std::unordered_map<std::string_view, int32_t> ranks;
   for (size_t rank = 0; rank < bytes.size(); ++rank)
@@ -120,7 +123,8 @@ void add_special(const Encoding& encoding, const std::string& path, BpeVocabular
     if (vocabulary.bytes.size() <= index) vocabulary.bytes.resize(index + 1);
     if (!vocabulary.bytes[index].empty())
       throw DataError(path + ": rank " + std::to_string(token) + " is a token of the text, but in " +
-                      encoding.name + ", which has " + std::to_string(encoding.ranks) + " ranks, it is " + text);
+                      encoding.name + ", which has " + std::to_string(encoding.ranks) + " ranks, it is " +
+                      text);
     vocabulary.bytes[index] = text;
     vocabulary.added.push_back({.text = text, .token = token});
   }

@@ -128,14 +128,15 @@ void TokenFile::copy(int64_t begin, std::span<int64_t> out) const {
   if (vocab_size_ == 0 || int64_t{largest} < vocab_size_) return;
   for (size_t i = 0; i < out.size(); ++i)
     if (out[i] >= vocab_size_)
-      refuse(file_, first_byte_ + (static_cast<size_t>(begin) + i) * sizeof(Word),
-             "token " + std::to_string(out[i]) + " is not in the vocabulary of " +
-                 std::to_string(vocab_size_) +
-                 " tokens. The file is damaged, was made with another tokenizer, or token_type is not its type");
+      refuse(
+          file_, first_byte_ + (static_cast<size_t>(begin) + i) * sizeof(Word),
+          "token " + std::to_string(out[i]) + " is not in the vocabulary of " + std::to_string(vocab_size_) +
+              " tokens. The file is damaged, was made with another tokenizer, or token_type is not its type");
 }
 
 void TokenFile::read(int64_t begin, std::span<int64_t> out) const {
   check_range(file_.path(), begin, out.size(), size_);
+  file_.check_size();
   if (type_ == TokenType::uint16)
     copy<uint16_t>(begin, out);
   else
@@ -145,6 +146,7 @@ void TokenFile::read(int64_t begin, std::span<int64_t> out) const {
 void TokenFile::read_mask(int64_t begin, std::span<uint8_t> out) const {
   if (!mask_) return TokenSource::read_mask(begin, out);
   check_range(file_.path(), begin, out.size(), size_);
+  mask_->check_size();
   std::memcpy(out.data(), mask_->bytes().data() + begin, out.size());
   for (size_t i = 0; i < out.size(); ++i)
     if (out[i] > 1)

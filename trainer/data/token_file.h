@@ -18,9 +18,10 @@ const char* to_string(TokenType type);
 // llm.c's files begin with 256 little-endian int32 words: magic, version, number of tokens, zeros. Magic
 // 20240520 with version 1 means uint16 tokens, 20240801 with version 7 uint32. nanoGPT's files are the tokens
 // alone; their type is not in the file. `fsdp data prepare` writes llm.c's format and uses two words that
-// llm.c leaves zero. Word 3 is 1 if some tokens do not count in the loss: FILE.mask then has one byte per token,
-// 1 where it counts, and a file whose mask is missing is refused. Word 4 has the upper 32 bits of the number of
-// tokens. llm.c itself reads such files as long as they have less than 2^31 tokens, and ignores the mask.
+// llm.c leaves zero. Word 3 is 1 if some tokens do not count in the loss: FILE.mask then has one byte per
+// token, 1 where it counts, and a file whose mask is missing is refused. Word 4 has the upper 32 bits of the
+// number of tokens. llm.c itself reads such files as long as they have less than 2^31 tokens, and ignores the
+// mask.
 inline constexpr int32_t kMagicUint16 = 20240520, kVersionUint16 = 1;
 inline constexpr int32_t kMagicUint32 = 20240801, kVersionUint32 = 7;
 inline constexpr size_t kHeaderWords = 256;
@@ -28,8 +29,9 @@ inline constexpr size_t kHeaderWords = 256;
 class TokenFile final : public TokenSource {
  public:
   // `type`: that of a file without a header; a header that names another type is a DataError, as is a file
-  // without a header for TokenType::from_header, and every size that does not fit. `vocab_size`: read() refuses
-  // tokens that are not below it, with file:offset; 0: any token. Throws IoError where it cannot be opened.
+  // without a header for TokenType::from_header, and every size that does not fit. `vocab_size`: read()
+  // refuses tokens that are not below it, with file:offset; 0: any token. Throws IoError where it cannot be
+  // opened.
   static std::shared_ptr<const TokenFile> open(const std::string& path,
                                                TokenType type = TokenType::from_header,
                                                int64_t vocab_size = 0);

@@ -32,8 +32,9 @@ class NewFile {
   int fd_ = -1;
 };
 
-// uint16 if the vocabulary has at most 65,536 tokens, else uint32. Call sync(), then commit(), which gives the
-// files their names; without commit() nothing is left. Throws IoError, and DataError for a token outside the vocabulary.
+// uint16 if the vocabulary has at most 65,536 tokens, else uint32. Call sync(), then commit(), which gives
+// the files their names; without commit() nothing is left. Throws IoError, and DataError for a token outside
+// the vocabulary.
 class TokenFileWriter final : public TokenSink {
  public:
   TokenFileWriter(const std::string& path, int64_t vocab_size);

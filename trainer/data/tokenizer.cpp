@@ -26,8 +26,9 @@ std::unique_ptr<Tokenizer> open_folder(const fs::path& folder) {
     if (fs::exists(folder / names.vocab) && fs::exists(folder / names.merges))
       return open_gpt2_tokenizer((folder / names.vocab).string(), (folder / names.merges).string());
   throw DataError(folder.string() + ": the folder has no tokenizer.json, and no vocab.json with merges.txt" +
-                  (fs::exists(folder / "tokenizer.model") ? ". If its tokenizer.model is a file of tiktoken's ranks, give its path"
-                                                          : ""));
+                  (fs::exists(folder / "tokenizer.model")
+                       ? ". If its tokenizer.model is a file of tiktoken's ranks, give its path"
+                       : ""));
 }
 
 // One file of GPT-2's pair stands for both.
@@ -37,7 +38,8 @@ std::unique_ptr<Tokenizer> open_pair(const fs::path& path) {
     const fs::path folder = path.parent_path();
     for (const char* name : {names.vocab, names.merges})
       if (!fs::exists(folder / name))
-        throw DataError(path.string() + ": " + (folder / name).string() + " is missing; they are a tokenizer together");
+        throw DataError(path.string() + ": " + (folder / name).string() +
+                        " is missing; they are a tokenizer together");
     return open_gpt2_tokenizer((folder / names.vocab).string(), (folder / names.merges).string());
   }
   return nullptr;
@@ -56,9 +58,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path_or_name) {
   const fs::path path(path_or_name);
   if (fs::is_directory(path)) return open_folder(path);
   if (!fs::exists(path))
-    throw DataError("there is no tokenizer '" + path_or_name +
-                    "': 'byte' is expected, or the path of a tokenizer.json, of a file of tiktoken's ranks, or of a "
-                    "folder with tokenizer.json or with vocab.json and merges.txt");
+    throw DataError(
+        "there is no tokenizer '" + path_or_name +
+        "': 'byte' is expected, or the path of a tokenizer.json, of a file of tiktoken's ranks, or of a "
+        "folder with tokenizer.json or with vocab.json and merges.txt");
   if (auto pair = open_pair(path)) return pair;
   return begins_like_json(path_or_name) ? open_hf_tokenizer(path_or_name) : open_tiktoken_file(path_or_name);
 }

@@ -27,8 +27,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Throws InvalidUtf8 (error.h) for text that is not UTF-8; the byte tokenizer takes any bytes. A text may have any
-  // length: its tokens are passed on in blocks.
+  // Throws InvalidUtf8 (error.h) for text that is not UTF-8; the byte tokenizer takes any bytes. A text may
+  // have any length: its tokens are passed on in blocks.
   virtual void encode(std::string_view text, SpecialTokens specials, const TakeTokens& take) = 0;
   std::vector<int32_t> encode(std::string_view text, SpecialTokens specials = SpecialTokens::as_text);
 
@@ -43,8 +43,8 @@ class Tokenizer {
   virtual std::string name() const = 0;
 };
 
-// "byte": the 256 bytes and an end of text (256). Else a path: a folder of Hugging Face's (tokenizer.json, else
-// vocab.json with merges.txt), one of these files, or a file of tiktoken's ranks. hf_tokenizer.h and
+// "byte": the 256 bytes and an end of text (256). Else a path: a folder of Hugging Face's (tokenizer.json,
+// else vocab.json with merges.txt), one of these files, or a file of tiktoken's ranks. hf_tokenizer.h and
 // tiktoken_file.h say what is supported; anything else is a DataError that names it.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path_or_name);
 

@@ -41,7 +41,7 @@ class Kills(RunTest):
         path = self.folder / run / "metrics.jsonl"
         text = path.read_text()
         whole = text[:text.rfind("\n") + 1]
-        return [one for one in map(json.loads, whole.splitlines()) if one.get("type") == kind]
+        return [one for one in map(json.loads, whole.splitlines()) if one.get("kind") == kind]
 
     def test_end_as_if_nothing_had_happened(self):
         self.train("undisturbed", *SETS)
