@@ -39,11 +39,17 @@ build: setup ## Build everything, or TARGET=...; binaries in build/<preset>/bin,
 	@if [ $(PRESET) = release ]; then ln -sfn release/bin build/bin; fi
 
 .PHONY: quickstart
-quickstart: ## Set up, build, train a small GPT on two ranks of this machine, save it, go on with three
-	@$(MAKE) --no-print-directory build PRESET=release TARGET=03_train_gpt
-	@rm -rf build/quickstart.run
-	build/bin/03_train_gpt --ranks 2 --steps 250 --folder build/quickstart.run
-	build/bin/03_train_gpt --ranks 3 --steps 500 --folder build/quickstart.run
+quickstart: ## Set up, build, train a small GPT for a minute on two ranks, go on with three, write text and a report
+	@$(MAKE) --no-print-directory build PRESET=release TARGET="fsdp_app fsdp_worker"
+	@rm -rf build/quickstart
+	build/bin/fsdp train --config examples/quickstart.yaml --run build/quickstart --set training.max_steps=200
+	build/bin/fsdp train --config examples/quickstart.yaml --run build/quickstart --resume --devices 3
+	build/bin/fsdp generate build/quickstart --prompt "The model " --temperature 0.7
+	build/bin/fsdp report build/quickstart
+	@echo
+	@echo "Next: open build/quickstart/report.html in a browser."
+	@echo "      build/bin/fsdp config --example >config.yaml    a file of your own; docs/training.md explains it"
+	@echo "      build/bin/fsdp train                            trains what it says"
 
 .PHONY: cuda
 cuda: ## Build the cuda preset: as release, and CUDA must be there
@@ -135,8 +141,8 @@ lint-changed: setup-lint ## Run clang-tidy over what differs from main or, on ma
 	@scripts/lint --changed --most $(LINT_MOST) --jobs $(JOBS)
 
 .PHONY: install
-install: ## Build and install the library, the models, headers, the CMake package and the command: make install PREFIX=...
-	@$(MAKE) --no-print-directory build TARGET="fsdp fsdp_models fsdp_app"
+install: ## Build and install library, models, trainer, headers, CMake package and command: make install PREFIX=...
+	@$(MAKE) --no-print-directory build TARGET="fsdp fsdp_models fsdp_app fsdp_train fsdp_worker"
 	$(CMAKE) --install build/$(PRESET) --prefix $(PREFIX)
 
 .PHONY: clean

@@ -10,6 +10,15 @@ install(TARGETS fsdp EXPORT fsdpTargets
 if(TARGET fsdp_app)
   install(TARGETS fsdp_app RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" OPTIONAL)
 endif()
+# The trainer has an export set of its own: it needs packages that programs without it need not have.
+if(TARGET fsdp_worker)
+  set_target_properties(fsdp_worker PROPERTIES
+    INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR}" INSTALL_RPATH_USE_LINK_PATH ON)
+  install(TARGETS fsdp_worker RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/fsdp" OPTIONAL)
+  install(TARGETS fsdp_train fsdp_config fsdp_data fsdp_watch fsdp_files EXPORT fsdpTrainTargets
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(EXPORT fsdpTrainTargets NAMESPACE fsdp:: DESTINATION "${package_dir}")
+endif()
 if(TARGET fsdp_models)
   install(TARGETS fsdp_models EXPORT fsdpTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/models/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/fsdp/models"

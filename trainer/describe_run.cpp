@@ -108,16 +108,13 @@ std::vector<std::string> start_lines(const watch::StartRecord& start, const Worl
           "run     " + (start.run.empty() ? std::string("nothing is kept") : start.run)};
 }
 
-std::string describe_data(const Corpus& corpus, const TokenData& data, const BatchNumbers& numbers,
-                          int64_t length) {
+std::string describe_data(const Corpus& corpus, const TokenData& data, int64_t length) {
   std::string text = corpus.description + ": " +
                      watch::grouped(static_cast<int64_t>(corpus.train->samples())) + " sequences of " +
                      std::to_string(length) + ", " + watch::grouped(data.steps_per_epoch()) +
                      " steps an epoch";
   if (data.dropped_per_epoch() > 0)
-    text += " (the last " + std::to_string(data.dropped_per_epoch()) +
-            " sequences, fewer than the global batch of " + std::to_string(numbers.global_batch_size) +
-            ", are dropped)";
+    text += "; the last " + std::to_string(data.dropped_per_epoch()) + " sequences are dropped";
   return text;
 }
 

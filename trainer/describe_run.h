@@ -20,8 +20,7 @@ watch::StartRecord describe_start(const World& world, const config::Settings& se
 std::vector<std::string> start_lines(const watch::StartRecord& start, const World& world,
                                      const config::Settings& settings, const BatchNumbers& numbers,
                                      const std::string& data);
-std::string describe_data(const Corpus& corpus, const TokenData& data, const BatchNumbers& numbers,
-                          int64_t length);
+std::string describe_data(const Corpus& corpus, const TokenData& data, int64_t length);
 std::string describe_evaluation(int64_t step, double loss, const std::optional<double>& best);
 
 watch::MemoryRecord describe_memory(int64_t step, const ShardedModel& model,

@@ -47,9 +47,11 @@ double optimizer_share(const Settings& settings) {
   return narrow && settings.text("training.precision") != "bf16-true" ? 1 : 2;
 }
 
-// Slots that are gathered at a time; all of them if there is no limit.
+// Units that are gathered at a time: all of them if there is no limit, or if they stay until backward.
 size_t slots(const ShardOptions& options, size_t units) {
-  return options.limit_all_gathers > 0 ? static_cast<size_t>(options.limit_all_gathers) : units;
+  const bool stay =
+      options.strategy == Strategy::shard_grad_op || options.strategy == Strategy::hybrid_shard_zero2;
+  return stay || options.limit_all_gathers == 0 ? units : static_cast<size_t>(options.limit_all_gathers);
 }
 
 std::vector<Row> memory_rows(const Settings& settings, const ShardOptions& options,

@@ -4,9 +4,12 @@
 #include <fsdp/average.h>
 
 #include <cmath>
+#include <exception>
+#include <fstream>
 #include <utility>
 
 #include "trainer/describe_run.h"
+#include "trainer/failure.h"
 #include "trainer/stop_signal.h"
 #include "trainer/watch/text.h"
 
@@ -24,9 +27,15 @@ TrainResult Run::train() {
   const StopSignal signals;
   model_->model.train();
   began_ = Clock::now();
-  while (state_->step < steps_ && stop_reason_.empty()) step();
-  if (stop_reason_.empty()) stop_reason_ = "all steps done";
-  return end();
+  try {
+    while (state_->step < steps_ && stop_reason_.empty()) step();
+    if (stop_reason_.empty()) stop_reason_ = "all steps done";
+    return end();
+  } catch (const std::exception& error) {
+    const Failure failure = describe_failure(error);
+    write_end(failure.text, failure.exit_code);
+    throw;
+  }
 }
 
 Votes Run::vote() const {
@@ -60,6 +69,7 @@ void Run::step() {
   if (result.votes.stop && stop_reason_.empty())
     stop_reason_ =
         StopSignal::received() != 0 ? StopSignal::name(StopSignal::received()) : "a signal to another rank";
+  if (saving_ && !saver_->busy()) note_saved();
   if (save_is_due(result)) save();
 }
 
@@ -155,8 +165,20 @@ void Run::save() {
   saved_at_ = Clock::now();
   const double seconds = seconds_since(start);
   checkpoint_time_ += seconds;
-  reporter_->write(watch::CheckpointRecord{
-      .step = state_->step, .path = request_.folder, .seconds = seconds, .blocking_seconds = seconds});
+  saving_ = {.step = state_->step, .blocking_seconds = seconds};
+}
+
+// Records the last save once `latest` names it.
+void Run::note_saved() {
+  if (!saving_ || world_.rank() != 0) return;
+  std::ifstream latest(request_.folder + "/latest");
+  std::string name;
+  std::getline(latest, name);
+  if (name.find(std::to_string(saving_->step)) == std::string::npos) return;
+  saving_->path = request_.folder + "/" + name;
+  saving_->seconds = saver_->stats().seconds_saving - seconds_saving_;
+  seconds_saving_ += saving_->seconds;
+  reporter_->write(*std::exchange(saving_, std::nullopt));
 }
 
 void Run::finish_save() {
@@ -164,6 +186,15 @@ void Run::finish_save() {
   save();
   const auto wait = reporter_->waiting("the last checkpoint");
   checkpoint_ = saver_->wait();
+  note_saved();
+}
+
+void Run::write_end(const std::string& reason, int exit_code) {
+  reporter_->write(watch::EndRecord{.step = state_->step,
+                                    .steps = state_->step - first_step_,
+                                    .seconds = seconds_since(began_),
+                                    .reason = reason,
+                                    .exit_code = exit_code});
 }
 
 TrainResult Run::end() {
@@ -171,10 +202,7 @@ TrainResult Run::end() {
   reporter_->write(describe_memory(state_->step, model_->model, *optimizer_));
   reporter_->write(describe_units(state_->step, state_->step - first_step_, model_->model));
   reporter_->keep_line();
-  reporter_->write(watch::EndRecord{.step = state_->step,
-                                    .steps = state_->step - first_step_,
-                                    .seconds = seconds_since(began_),
-                                    .reason = stop_reason_});
+  write_end(stop_reason_, 0);
   reporter_->note(stop_reason_ + " after step " + std::to_string(state_->step) + " in " +
                   watch::clock_text(seconds_since(began_)) +
                   (checkpoint_.empty() ? "" : "; saved " + checkpoint_));

@@ -61,12 +61,14 @@ class Run {
   void note_evaluation(const EvalResult& result);
   bool save_is_due(const StepResult& result) const;
   void save();
+  void note_saved();
   void finish_save();
   Votes vote() const;
   double checkpoint_seconds() const;
 
   // After the last step.
   TrainResult end();
+  void write_end(const std::string& reason, int exit_code);
 
   World world_;
   config::Settings settings_;
@@ -95,7 +97,9 @@ class Run {
   int64_t evals_without_gain_ = 0;
   std::string stop_reason_, checkpoint_;
   Clock::time_point began_, saved_at_;
-  double checkpoint_time_ = 0;  // seconds since the last step that saving took
+  double checkpoint_time_ = 0;                     // seconds since the last step that saving took
+  std::optional<watch::CheckpointRecord> saving_;  // the save in flight, on rank 0
+  double seconds_saving_ = 0;                      // of the saves before
 };
 
 }  // namespace fsdp::train

@@ -132,7 +132,7 @@ void Run::make_data() {
   auto data =
       std::make_unique<TokenData>(world_, corpus.train, numbers_, seed, settings_.flag("data.shuffle"),
                                   static_cast<size_t>(settings_.integer("data.read_ahead")));
-  data_description_ = describe_data(corpus, *data, numbers_, length);
+  data_description_ = describe_data(corpus, *data, length);
   data_ = std::move(data);
   if (corpus.validation && settings_.integer("eval.every_steps") > 0)
     eval_data_ =

@@ -5,7 +5,6 @@
 //   fsdp-worker generate SETTINGS RUN REQUEST     REQUEST: JSON, see generate_request.h
 //
 // SETTINGS: a file of resolved settings.
-#include <c10/util/Exception.h>
 #include <fsdp/fsdp.h>
 #include <fsdp/log.h>
 #include <fsdp/train.h>
@@ -20,7 +19,7 @@
 #include <vector>
 
 #include "app/exit_codes.h"
-#include "trainer/data/error.h"
+#include "trainer/failure.h"
 #include "trainer/generate.h"
 #include "trainer/plan_run.h"
 #include "trainer/run.h"
@@ -84,9 +83,13 @@ const Command* find_command(const Words& words) {
   return nullptr;
 }
 
+// A launcher with an error file shows what is in it, the first failure first. What rank 0 writes to stderr could
+// come before that. The stderr of other ranks goes to their logs.
 int fail(const std::string& text, int code, int culprit = -1) {
   write_error_file(text, culprit);
   const char* rank = std::getenv("RANK");
+  if (rank != nullptr && rank == std::string("0") && std::getenv("TORCHELASTIC_ERROR_FILE") != nullptr)
+    return code;
   const std::string line = (rank != nullptr ? "rank " + std::string(rank) + ": " : "") + text;
   std::fprintf(stderr, "fsdp: %s\n", line.c_str());
   return code;
@@ -96,22 +99,9 @@ int guarded(const Command& command, const Words& words) {
   try {
     command.run(words);
     return app::kOk;
-  } catch (const data::DataError& error) {
-    return fail(error.what(), app::kUsage);
-  } catch (const CheckpointError& error) {
-    return fail(error.what(), app::kCheckpoint);
-  } catch (const RendezvousError& error) {
-    return fail(error.what(), app::kRendezvous);
-  } catch (const CommError& error) {
-    return fail(error.what(), app::kPeerLost, error.details().culprit);
-  } catch (const NumericError& error) {
-    return fail(error.what(), app::kNumeric);
-  } catch (const IoError& error) {
-    return fail(error.what(), app::kStorage);
-  } catch (const c10::Error& error) {
-    return fail(error.what_without_backtrace(), app::kFailed);
   } catch (const std::exception& error) {
-    return fail(error.what(), app::kDefect);
+    const train::Failure failure = train::describe_failure(error);
+    return fail(failure.text, failure.exit_code, failure.culprit);
   }
 }
 

@@ -39,8 +39,8 @@ void check_output(const std::string& out, const std::vector<std::string>& files)
   for (const std::string& file : files)
     if (fs::equivalent(file, out, code))
       throw data::DataError(out + ": this file is to be read and written. Name another --out");
-  if (fs::is_directory(out)) throw data::DataError(out + ": a file is expected, this is a folder");
-  if (fs::exists(out) && !data::is_token_file(data::MappedFile(out)))
+  if (fs::is_directory(out, code)) throw data::DataError(out + ": a file is expected, this is a folder");
+  if (fs::exists(out, code) && !data::is_token_file(data::MappedFile(out)))
     throw data::DataError(out + ": this file exists and is no token file. Delete it, or name another --out");
 }
 
@@ -50,7 +50,9 @@ void check_outputs(const PrepareArguments& given, const std::vector<std::string>
   check_output(given.out, files);
   if (given.validation_out.empty()) return;
   check_output(given.validation_out, files);
-  if (fs::weakly_canonical(given.out) == fs::weakly_canonical(given.validation_out))
+  std::error_code code;
+  const fs::path out = fs::weakly_canonical(given.out, code);
+  if (!code && out == fs::weakly_canonical(given.validation_out, code))
     throw data::DataError(given.out + ": --out and --validation-out are the same file");
 }
 

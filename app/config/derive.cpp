@@ -116,10 +116,18 @@ void derive_length(Settings& settings) {
     settings.set("training.max_steps", 1000, {Layer::standard, "default"});
 }
 
-void derive_format(Settings& settings) {
-  if (!settings.peek("data.train").is_null() && !settings.is_given("data.format") &&
-      settings.origin("data.format").layer == Layer::standard)
-    settings.set("data.format", "auto", {Layer::derived, "data.train is set"});
+// Files beat a format without files that a lower layer names.
+void derive_format(Settings& settings, std::vector<std::string>& notes) {
+  const std::string format = "data.format", train = "data.train";
+  const Origin was = settings.origin(format);
+  const std::string name = settings.peek(format).get<std::string>();
+  const bool has_files = !settings.peek(train).is_null();
+  if (!has_files || (name != "docs" && name != "synthetic") || was.layer >= settings.origin(train).layer)
+    return;
+  if (was.layer != Layer::standard)
+    notes.push_back(format + ": auto (since " + settings.origin(train).text +
+                    " sets data.train) instead of " + name + " (" + was.text + ")");
+  settings.set(format, "auto", {Layer::derived, "data.train is set"});
 }
 
 void derive_tying(Settings& settings) {
@@ -188,7 +196,7 @@ void derive_smoke(Settings& settings, std::vector<std::string>& notes) {
 void derive(Settings& settings, const Machine& machine, std::vector<std::string>& notes, Problems& problems) {
   derive_smoke(settings, notes);
   derive_length(settings);
-  derive_format(settings);
+  derive_format(settings, notes);
   derive_tying(settings);
   derive_devices(settings, machine, notes);
   derive_strategy(settings, notes);

@@ -35,8 +35,7 @@ training_stages:
     model:
       config: model_config_tiny_gpt2
     data:
-      format: docs                    # this project's documentation; set `train` to use your own files
-      # train: [corpus.txt]
+      # train: [corpus.txt]           # your own files; without them, this project's documentation
       tokenizer: byte
       sequence_length: 128            # tokens; without this line the model's context
     optimizer:
@@ -56,7 +55,6 @@ training_stages:
     model:
       config: model_config_tiny_gpt2
     data:
-      format: docs
       tokenizer: byte
       sequence_length: 128
     optimizer:

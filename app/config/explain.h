@@ -15,7 +15,7 @@ std::optional<std::string> explain(const std::string& key_or_section);
 // What to say for a name that explain() does not know.
 std::string unknown_key(const std::string& name);
 
-// Tables of all keys for docs/config.md, in Markdown.
+// Tables of all keys for docs/configuration.md, in Markdown.
 std::string explain_in_markdown();
 
 // A JSON Schema (draft 2020-12) of config files. It knows keys, types and ranges, not contradictions.

@@ -1,5 +1,6 @@
 // Settings as a config file.
 #include <algorithm>
+#include <regex>
 
 #include "app/config/settings.h"
 
@@ -26,14 +27,23 @@ class Writer {
   }
 
  private:
-  // Plain letters stand for themselves; anything else as in JSON, which is YAML too.
+  // Plain words stand for themselves; anything else as in JSON, which is YAML too.
   static std::string quoted(const std::string& text) {
-    const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
-    });
-    const bool letters = plain && (text[0] < '0' || text[0] > '9');
-    const bool word = text == "true" || text == "false" || text == "null" || text == "inf" || text == "nan";
-    return letters && !word ? text : Json(text).dump();
+    static const std::regex word("[A-Za-z][A-Za-z0-9_./-]*");
+    static const std::regex other_type("true|false|yes|no|on|off|y|n|null|inf.*|nan.*", std::regex::icase);
+    return std::regex_match(text, word) && !std::regex_match(text, other_type) ? text : Json(text).dump();
+  }
+
+  // YAML 1.1 takes 1e-08 for a text: a number with an exponent has a dot there.
+  static std::string with_dot(std::string number) {
+    const size_t exponent = number.find('e');
+    if (exponent != std::string::npos && number.find('.') == std::string::npos) number.insert(exponent, ".0");
+    return number;
+  }
+
+  static std::string value_text(const Json& value) {
+    if (value.is_string()) return quoted(value.get<std::string>());
+    return value.is_number_float() ? with_dot(value.dump()) : value.dump();
   }
 
   void line(size_t depth, const std::string& text) { text_ += std::string(2 * depth, ' ') + text + "\n"; }
@@ -41,8 +51,7 @@ class Writer {
   void key(const Key& key, size_t depth) {
     const Json& value = settings_.peek(key.path);
     if (value.is_null()) return;
-    std::string text = std::string(2 * depth, ' ') + key.name() + ": " +
-                       (value.is_string() ? quoted(value.get<std::string>()) : value.dump());
+    std::string text = std::string(2 * depth, ' ') + key.name() + ": " + value_text(value);
     text.resize(std::max(text.size() + 2, kCommentColumn), ' ');
     text_ += text + "# " + settings_.origin(key.path).text + "\n";
   }

@@ -8,6 +8,7 @@ namespace fsdp::config {
 
 namespace {
 
+constexpr const char* kByteOrderMark = "\xef\xbb\xbf";
 constexpr int kMostDepth = 16;
 constexpr int kMostNodes = 100000;  // aliases of aliases grow without bound
 
@@ -90,8 +91,9 @@ int line_of_bad_utf8(const std::string& text) {
 
 }  // namespace
 
-Tree parse_yaml(const std::string& text, const std::string& file, Problems& problems) {
+Tree parse_yaml(const std::string& content, const std::string& file, Problems& problems) {
   const size_t before = problems.size();
+  const std::string text = content.substr(content.starts_with(kByteOrderMark) ? 3 : 0);
   if (const int line = line_of_bad_utf8(text); line > 0)
     problems.add(at_line(file, line), "", "found bytes that are not UTF-8, expected a YAML text");
   else if (!file.empty())

@@ -25,13 +25,27 @@ int row_ranks(const PlannedRanks& ranks, const ShardOptions& options) {
   return row;
 }
 
-UnitPlan to_plan(const UnitSpec& spec, const UnitDecl& decl) {
-  return {.name = decl.name,
-          .parameters = decl.numel(),
-          .shard_bytes = spec.shard_bytes(),
-          .gradient_bytes = spec.gradient_bytes(),
-          .slot_bytes = spec.slot_bytes(),
-          .buffer_bytes = spec.buffer_bytes()};
+// With one rank, gradients in the right type stay where autograd put them: without padding, and in no buffer.
+bool stays_with_autograd(const UnitSpec& unit, const RegionSpec& region) {
+  return region.compute == region.gradient && !region.gradient_on_host && unit.divide_by == 0;
+}
+
+UnitPlan to_plan(const UnitSpec& spec, const UnitDecl& decl, bool alone) {
+  UnitPlan plan{.name = decl.name,
+                .parameters = decl.numel(),
+                .shard_bytes = spec.shard_bytes(),
+                .slot_bytes = spec.slot_bytes()};
+  for (const RegionSpec& region : spec.regions) {
+    if (alone && stays_with_autograd(spec, region)) continue;
+    plan.gradient_bytes += region.gradient_bytes();
+    plan.buffer_bytes += region.buffer_bytes();
+  }
+  for (const Placement& param : spec.layout.params) {
+    const RegionSpec& region = spec.regions[static_cast<size_t>(param.region)];
+    if (alone && region.layout.trainable && stays_with_autograd(spec, region))
+      plan.gradient_bytes += param.numel * region.gradient.bytes;
+  }
+  return plan;
 }
 
 }  // namespace
@@ -68,8 +82,8 @@ ShardingPlan plan_sharding(torch::nn::Module& module, const PlannedRanks& ranks,
                                                    !options.gather_codec && plan.ranks_per_row > 1,
                                       .host_side = !ranks.cpu};
   for (const PlannedUnit& unit : with_options(std::move(decls), options, whole))
-    plan.units.push_back(
-        to_plan(make_unit_spec(unit.decl, choose_unit(unit, options, surroundings)), unit.decl));
+    plan.units.push_back(to_plan(make_unit_spec(unit.decl, choose_unit(unit, options, surroundings)),
+                                 unit.decl, ranks.ranks == 1));
   return plan;
 }
 

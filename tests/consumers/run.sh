@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh CASE: configures, builds and runs the project in the folder CASE as a user would. Two cases differ: `prefix`
-# installs fsdp for the others, `moved` looks for LibTorch elsewhere (moved.sh), and `with_peer_torch` is with_torch_package with the whole PyTorch of the peers.
+# run.sh CASE: configures, builds and runs the project in the folder CASE as a user would. Some cases differ: `prefix`
+# installs fsdp for the others, `command` runs the installed fsdp command, `moved` looks for LibTorch elsewhere (moved.sh), and
+# `with_peer_torch` is with_torch_package with the whole PyTorch of the peers.
 # Exits 77 (skipped) where the case cannot be tried.
 #
 # From ctest: CMAKE, SOURCE (of fsdp), BUILD (of fsdp), WORK (a folder for us), TORCH (of the build), LAUNCHER (ccache),
@@ -30,6 +31,11 @@ case $case in
     python=$("$SOURCE/scripts/setup-peers" | tail -n 1)
     options+=("-DTorch_DIR=$("$python" -c 'import torch; print(torch.utils.cmake_prefix_path)')/Torch")
     ;;
+  command)
+    cd "$WORK"
+    unset FSDP_WORKER
+    exec "$prefix/bin/fsdp" train --mode smoke --devices 2
+    ;;
   moved) exec "$here/moved.sh" "$prefix" ;;
   debug_without_ndebug) options+=(-DCMAKE_BUILD_TYPE=Debug) ;;
 esac
@@ -52,4 +58,5 @@ if [ "$case" = with_torch_package ] && ldd "$WORK/$case/consumer" | grep 'not fo
   echo "built, but not run: libraries of the whole PyTorch are not installed"
   exit 0
 fi
-"$WORK/$case/consumer"
+cd "$WORK/$case"  # what it writes stays there
+./consumer

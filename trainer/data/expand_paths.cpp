@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "trainer/data/error.h"
+#include "trainer/data/mapped_file.h"
 #include "trainer/data/texts.h"
 
 namespace fsdp::data {
@@ -52,12 +53,13 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& paths,
                                       const std::vector<std::string>& suffixes) {
   Paths files;
   const auto add = [&](const std::string& path) {
-    if (!fs::is_directory(path)) return files.push_back(path);
+    std::error_code code;
+    if (!fs::is_directory(path, code)) return files.push_back(path);
     const Paths inside = files_in(path, suffixes);
     files.insert(files.end(), inside.begin(), inside.end());
   };
   for (const std::string& path : paths) {
-    if (fs::exists(path)) {
+    if (file_exists(path)) {
       add(path);
     } else if (path.find_first_of("*?[") != std::string::npos) {
       for (const std::string& match : matches_of(path)) add(match);

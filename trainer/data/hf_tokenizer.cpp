@@ -61,7 +61,7 @@ AddedToken read_added(const JsonValue& token) {
 // The text of eos_token in the tokenizer_config.json beside a tokenizer; empty: none.
 std::string configured_end(const std::string& tokenizer_path) {
   const fs::path path = fs::path(tokenizer_path).replace_filename("tokenizer_config.json");
-  if (!fs::exists(path)) return "";
+  if (!file_exists(path.string())) return "";
   const Json json = read_json(path.string());
   const JsonValue end = JsonValue(json, path.string()).get("eos_token");
   if (end.is_null()) return "";

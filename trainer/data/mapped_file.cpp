@@ -32,6 +32,11 @@ class Descriptor {
 
 }  // namespace
 
+bool file_exists(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   const Descriptor fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};

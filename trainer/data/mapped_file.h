@@ -33,4 +33,8 @@ class MappedFile {
   uint64_t device_ = 0, inode_ = 0;
 };
 
+// False also where the file system does not tell, as for names that are too long. Opening such a file says
+// why.
+bool file_exists(const std::string& path);
+
 }  // namespace fsdp::data

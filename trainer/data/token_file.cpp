@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 
 #include "trainer/data/error.h"
@@ -91,7 +90,7 @@ void TokenFile::measure_raw(TokenType type) {
            "no header of llm.c's is here: the magic number " + std::to_string(kMagicUint16) + " or " +
                std::to_string(kMagicUint32) +
                " is expected. For a file of tokens alone, as nanoGPT writes them, set token_type to uint16 "
-               "or uint32. A text file is prepared with `fsdp data prepare`");
+               "or uint32 (--type of `fsdp data inspect`). A text file is prepared with `fsdp data prepare`");
   type_ = type;
   const size_t width = width_of(type);
   if (file_.size() % width != 0)
@@ -104,7 +103,7 @@ void TokenFile::measure_raw(TokenType type) {
 
 void TokenFile::open_mask() {
   const std::string path = file_.path() + ".mask";
-  if (!std::filesystem::exists(path))
+  if (!file_exists(path))
     refuse(file_, 12,
            "the header says that some tokens do not count in the loss, but " + path +
                ", which says which, is missing. Copy it beside the token file");

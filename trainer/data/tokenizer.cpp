@@ -21,12 +21,13 @@ struct PairNames {
 constexpr PairNames kPairs[] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
 
 std::unique_ptr<Tokenizer> open_folder(const fs::path& folder) {
-  if (fs::exists(folder / "tokenizer.json")) return open_hf_tokenizer((folder / "tokenizer.json").string());
+  if (file_exists((folder / "tokenizer.json").string()))
+    return open_hf_tokenizer((folder / "tokenizer.json").string());
   for (const PairNames& names : kPairs)
-    if (fs::exists(folder / names.vocab) && fs::exists(folder / names.merges))
+    if (file_exists((folder / names.vocab).string()) && file_exists((folder / names.merges).string()))
       return open_gpt2_tokenizer((folder / names.vocab).string(), (folder / names.merges).string());
   throw DataError(folder.string() + ": the folder has no tokenizer.json, and no vocab.json with merges.txt" +
-                  (fs::exists(folder / "tokenizer.model")
+                  (file_exists((folder / "tokenizer.model").string())
                        ? ". If its tokenizer.model is a file of tiktoken's ranks, give its path"
                        : ""));
 }
@@ -37,7 +38,7 @@ std::unique_ptr<Tokenizer> open_pair(const fs::path& path) {
     if (path.filename() != names.vocab && path.filename() != names.merges) continue;
     const fs::path folder = path.parent_path();
     for (const char* name : {names.vocab, names.merges})
-      if (!fs::exists(folder / name))
+      if (!file_exists((folder / name).string()))
         throw DataError(path.string() + ": " + (folder / name).string() +
                         " is missing; they are a tokenizer together");
     return open_gpt2_tokenizer((folder / names.vocab).string(), (folder / names.merges).string());
@@ -56,8 +57,9 @@ bool begins_like_json(const std::string& path) {
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path_or_name) {
   if (path_or_name == "byte") return byte_tokenizer();
   const fs::path path(path_or_name);
-  if (fs::is_directory(path)) return open_folder(path);
-  if (!fs::exists(path))
+  std::error_code code;
+  if (fs::is_directory(path, code)) return open_folder(path);
+  if (!file_exists(path_or_name))
     throw DataError(
         "there is no tokenizer '" + path_or_name +
         "': 'byte' is expected, or the path of a tokenizer.json, of a file of tiktoken's ranks, or of a "

@@ -93,14 +93,11 @@ EventFile::EventFile(const std::string& folder, std::optional<int64_t> resumed)
     : file_(make_file(new_path(folder))) {
   Message version = event(0, 0);
   version.bytes(3, "brain.Event:2");
-  std::string records = record(version);
-  if (resumed) {
-    Message session, start = event(0, *resumed + 1);
-    session.whole(1, 1);  // SessionLog.START
-    start.message(7, session);
-    records += record(start);
-  }
-  file_.append(records);
+  // TensorBoard takes the first start of a run as its begin, and later ones as restarts.
+  Message session, start = event(0, resumed.value_or(-1) + 1);
+  session.whole(1, 1);  // SessionLog.START
+  start.message(7, session);
+  file_.append(record(version) + record(start));
 }
 
 void EventFile::scalars(int64_t step, std::span<const Scalar> values, double time) {

@@ -21,7 +21,7 @@ training_stages:
     model: {config: model_config_small}
     data: {format: docs, sequence_length: 32}
     optimizer: {lr: 3.0e-3}
-    schedule: {name: cosine, warmup_steps: 5}
+    schedule: {name: cosine, warmup_steps: 2}
     checkpoint: {every_steps: 0}
     eval: {every_steps: 0}
 model_config_small: {type: gpt2, vocab_size: 257, context_length: 32, hidden_size: 32, num_layers: 2, num_heads: 2}

@@ -41,14 +41,16 @@ std::vector<std::string> messages_of(const std::string& path) {
   return messages;
 }
 
-TEST(EventFile, BeginsWithTheVersion) {
+TEST(EventFile, BeginsWithTheVersionAndTheStartOfASession) {
   const testing::TempFolder temp;
   const EventFile file(temp.path());
   EXPECT_THAT(file.path(), HasSubstr(temp.path() + "/events.out.tfevents."));
   const auto messages = messages_of(file.path());
-  ASSERT_THAT(messages, SizeIs(1));
+  ASSERT_THAT(messages, SizeIs(2));
   EXPECT_THAT(messages[0], HasSubstr("\x1a\x0d"
                                      "brain.Event:2"));
+  EXPECT_EQ(messages[1].substr(9), std::string("\x10\0\x3a\x02\x08\x01", 6))
+      << "step 0, session_log { START }";
 }
 
 TEST(EventFile, AScalarIsTheBytesOfProtobuf) {
@@ -63,7 +65,7 @@ TEST(EventFile, AScalarIsTheBytesOfProtobuf) {
       "\x0a\x04loss"            // tag
       "\x15\0\0\0\x3f",         // simple_value = 0.5
       27);
-  EXPECT_EQ(messages_of(file.path()).at(1), expected);
+  EXPECT_EQ(messages_of(file.path()).at(2), expected);
 }
 
 TEST(EventFile, AllScalarsOfAStepAreOneRecord) {
@@ -71,7 +73,7 @@ TEST(EventFile, AllScalarsOfAStepAreOneRecord) {
   EventFile file(temp.path());
   const std::vector<Scalar> values{{"loss", 1}, {"lr", 2}, {"time/forward", 3}};
   file.scalars(1, values);
-  EXPECT_THAT(messages_of(file.path()), SizeIs(2));
+  EXPECT_THAT(messages_of(file.path()), SizeIs(3));
 }
 
 TEST(EventFile, AResumedRunStartsASessionAfterItsStep) {

@@ -14,9 +14,10 @@ WRITE_RUN = sys.argv[1]
 
 
 class Server:
-    def __init__(self, folder):
+    def __init__(self, folder, loader):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", "0"],
+            [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", "0",
+             f"--load_fast={loader}"],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             if found := re.search(r"http://127\.0\.0\.1:\d+", line):
@@ -43,7 +44,7 @@ class Server:
 
 
 class TensorBoard(unittest.TestCase):
-    def serve(self, *runs):
+    def serve(self, loader, *runs):
         """Each of `runs`: its name, and the arguments of calls of write_run. Starts the server once all are written."""
         temp = tempfile.TemporaryDirectory()
         self.addCleanup(temp.cleanup)
@@ -56,13 +57,13 @@ class TensorBoard(unittest.TestCase):
                 files[name] = pathlib.Path(written.stdout.strip())
         if torn := files.get("torn"):
             torn.write_bytes(torn.read_bytes()[:-5])
-        server = Server(temp.name)
+        server = Server(temp.name, loader)
         self.addCleanup(server.close)
         return server
 
     def test_reads_runs_whole_torn_and_resumed(self):
         begin = time.time()
-        server = self.serve(("whole", [20]), ("torn", [20]), ("resumed", [20], [30, 12]))
+        server = self.serve("true", ("whole", [20]), ("torn", [20]), ("resumed", [20], [30, 12]))
         points = server.scalars("whole", "loss")
         self.assertEqual([step for _, step, _ in points], list(range(1, 21)))
         for written, step, value in points:
@@ -73,6 +74,11 @@ class TensorBoard(unittest.TestCase):
         self.assertIn("<td>adamw</td>", json.dumps(server.get("plugin/text/text?run=whole&tag=config")))
         # The steps 13 to 20 of the first file were done again.
         self.assertEqual([step for _, step, _ in server.scalars("resumed", "loss")], list(range(1, 31)))
+
+    def test_a_resume_drops_later_steps_even_if_the_next_one_is_later_still(self):
+        """TensorBoard's loader in Python does: its fast loader compares steps only."""
+        server = self.serve("false", ("sparse", [20], [30, 12, 25]))
+        self.assertEqual([step for _, step, _ in server.scalars("sparse", "loss")], [*range(1, 13), 25])
 
 
 if __name__ == "__main__":

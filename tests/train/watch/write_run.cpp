@@ -1,5 +1,6 @@
-// write_run FOLDER STEPS [RESUME_STEP]: a run's metrics.jsonl and event file, with known values. With
-// RESUME_STEP the run goes on after that step. Prints the path of the event file.
+// write_run FOLDER STEPS [RESUME_STEP [EVERY]]: a run's metrics.jsonl and event file, with known values. With
+// RESUME_STEP the run goes on after that step. Only each EVERYth step is recorded. Prints the path of the
+// event file.
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -40,12 +41,14 @@ StartRecord start_of(const std::string& folder, int64_t steps) {
 int main(int argc, char** argv) {
   const std::string folder = argv[1];
   const int64_t steps = std::atoll(argv[2]), resumed = argc > 3 ? std::atoll(argv[3]) : 0;
+  const int64_t every = argc > 4 ? std::atoll(argv[4]) : 1;
   MetricsWriter metrics(folder + "/metrics.jsonl");
   EventFile events(folder, resumed > 0 ? std::optional(resumed) : std::nullopt);
   metrics.write(start_of(folder, steps));
   if (resumed > 0) metrics.write(ResumeRecord{.step = resumed, .from = "step"});
   events.text(0, "config", "| key | value |\n|---|---|\n| optimizer | adamw |");
   for (int64_t step = resumed + 1; step <= steps; ++step) {
+    if (step % every != 0) continue;
     const StepRecord record = step_of(step);
     metrics.write(record);
     const std::vector<Scalar> scalars{{"loss", record.loss}, {"lr", record.learning_rate}};

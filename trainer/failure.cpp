@@ -1,0 +1,35 @@
+#include "trainer/failure.h"
+
+#include <c10/util/Exception.h>
+#include <fsdp/fsdp.h>
+#include <fsdp/train.h>
+
+#include "app/exit_codes.h"
+#include "trainer/data/error.h"
+
+namespace fsdp::train {
+
+namespace {
+
+template <typename Error>
+bool is(const std::exception& error) {
+  return dynamic_cast<const Error*>(&error) != nullptr;
+}
+
+}  // namespace
+
+Failure describe_failure(const std::exception& error) {
+  if (const auto* torch = dynamic_cast<const c10::Error*>(&error))
+    return {torch->what_without_backtrace(), app::kFailed};
+  if (const auto* comm = dynamic_cast<const CommError*>(&error))
+    return {error.what(), app::kPeerLost, comm->details().culprit};
+  const int code = is<data::DataError>(error)   ? app::kUsage
+                   : is<CheckpointError>(error) ? app::kCheckpoint
+                   : is<RendezvousError>(error) ? app::kRendezvous
+                   : is<NumericError>(error)    ? app::kNumeric
+                   : is<IoError>(error)         ? app::kStorage
+                                                : app::kDefect;
+  return {error.what(), code};
+}
+
+}  // namespace fsdp::train
