@@ -42,7 +42,7 @@ build: setup ## Build everything, or TARGET=...; binaries in build/<preset>/bin,
 quickstart: ## Set up, build, train a small GPT for a minute on two ranks, go on with three, write text and a report
 	@$(MAKE) --no-print-directory build PRESET=release TARGET="fsdp_app fsdp_worker"
 	@rm -rf build/quickstart
-	build/bin/fsdp train --config examples/quickstart.yaml --run build/quickstart --set training.max_steps=200
+	build/bin/fsdp train --config examples/quickstart.yaml --run build/quickstart --set training.max_steps=500
 	build/bin/fsdp train --config examples/quickstart.yaml --run build/quickstart --resume --devices 3
 	build/bin/fsdp generate build/quickstart --prompt "The model " --temperature 0.7
 	build/bin/fsdp report build/quickstart

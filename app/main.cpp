@@ -9,10 +9,10 @@
 
 #include "app/commands/ckpt.h"
 #include "app/commands/config.h"
-#include "app/commands/report.h"
-#include "app/commands/generate.h"
-#include "app/commands/train.h"
 #include "app/commands/data.h"
+#include "app/commands/generate.h"
+#include "app/commands/report.h"
+#include "app/commands/train.h"
 #include "app/commands/unknown.h"
 #include "app/exit_codes.h"
 #include "app/output.h"
@@ -21,6 +21,11 @@
 namespace {
 
 using namespace fsdp::app;
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 ok, 1 failed or `ckpt diff` found differences, 2 usage, 3 checkpoint, 4 ranks did not "
+    "meet,\n"
+    "5 a peer was lost, 6 not finite, 7 storage, 70 a defect, 128 + n ended by signal n.";
 
 int fail(const std::exception& error, int code) {
   std::cerr << "fsdp: " << printable(error.what()) << "\n";
@@ -49,22 +54,28 @@ int main(int argc, char** argv) {
   CLI::App app("Fully sharded data parallel training: the command.", "fsdp");
   app.set_version_flag("--version", std::string("fsdp.cpp ") + fsdp::version());
   app.require_subcommand(1);
-  app.footer(
-      "Exit codes: 0 ok, 1 `ckpt diff` found differences, 2 usage, 3 checkpoint, 7 storage, 70 a defect.");
+  app.footer(kExitCodes);  // of every command that has no footer of its own
   Action action;
-  add_ckpt(app, action);
-  add_report(app, action);
-  add_config(app, action);
   add_train(app, action, argc, argv);
-  add_generate(app, action);
+  add_config(app, action);
   add_data(app, action);
+  add_generate(app, action);
+  add_report(app, action);
+  add_ckpt(app, action);
+  app.footer(std::string(
+                 "Begin with `fsdp train --mode smoke`. `fsdp COMMAND --help` shows a command's options.\n") +
+             kExitCodes);
   if (const std::string unknown = describe_unknown_command(app, argc, argv); !unknown.empty()) {
     std::cerr << "fsdp: " << unknown << "Run with --help for more information.\n";
     return kUsage;
   }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    std::cerr << "fsdp: " << describe_unexpected(app) << "Run with --help for more information.\n";
+    return kUsage;
   } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) std::cerr << "fsdp: ";
     return app.exit(error) == 0 ? kOk : kUsage;
   }
   return run(action);

@@ -12,8 +12,14 @@ if(TARGET fsdp_app)
 endif()
 # The trainer has an export set of its own: it needs packages that programs without it need not have.
 if(TARGET fsdp_worker)
-  set_target_properties(fsdp_worker PROPERTIES
-    INSTALL_RPATH "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR}" INSTALL_RPATH_USE_LINK_PATH ON)
+  # INSTALL_RPATH_USE_LINK_PATH leaves out what is inside the clone, as .venv is.
+  set(libraries "$ORIGIN/../../${CMAKE_INSTALL_LIBDIR}" "${FSDP_TORCH_DIR}/lib")
+  if(TARGET fsdp::cudart)
+    get_target_property(cudart fsdp::cudart IMPORTED_LOCATION)
+    cmake_path(GET cudart PARENT_PATH cudart_folder)
+    list(APPEND libraries "${cudart_folder}")
+  endif()
+  set_target_properties(fsdp_worker PROPERTIES INSTALL_RPATH "${libraries}" INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS fsdp_worker RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/fsdp" OPTIONAL)
   install(TARGETS fsdp_train fsdp_config fsdp_data fsdp_watch fsdp_files EXPORT fsdpTrainTargets
     ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")

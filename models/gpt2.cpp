@@ -34,7 +34,11 @@ Conv1DImpl::Conv1DImpl(int64_t in, int64_t out, double init_std)
 torch::Tensor Conv1DImpl::forward(const torch::Tensor& x) {
   auto shape = x.sizes().vec();
   shape.back() = weight.size(1);
-  return at::addmm(bias, x.reshape({-1, weight.size(0)}), weight).view(shape);
+  return adapter.add_to(at::addmm(bias, x.reshape({-1, weight.size(0)}), weight).view(shape), x);
+}
+
+void Conv1DImpl::add_adapter(const LoraConfig& config) {
+  adapter.add(*this, weight.size(0), weight.size(1), config);
 }
 
 GPT2AttentionImpl::GPT2AttentionImpl(const GPT2Config& config)
@@ -130,6 +134,7 @@ GPT2LMHeadModelImpl::GPT2LMHeadModelImpl(const GPT2Config& config) {
   transformer = register_module("transformer", GPT2Model(config));
   make_lm_head(transformer->wte->weight, config.tie_word_embeddings);
   if (!config.tie_word_embeddings) torch::nn::init::normal_(lm_head->weight, 0.0, kInitStd);
+  add_adapters(*this, config.lora, {"c_attn", "attn.c_proj"});
 }
 
 torch::Tensor GPT2LMHeadModelImpl::forward(const torch::Tensor& ids, const torch::Tensor& targets) {

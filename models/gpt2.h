@@ -5,6 +5,7 @@
 
 #include "causal_lm.h"
 #include "key_values.h"
+#include "lora.h"
 
 namespace fsdp::models {
 
@@ -18,12 +19,14 @@ struct GPT2Config {
   double layer_norm_epsilon = 1e-5;
   bool tie_word_embeddings = true;
   BlockRunner run_block = {};  // empty: a plain call
+  LoraConfig lora = {};        // of c_attn, c_proj, c_fc; unset targets: c_attn and attn.c_proj
 };
 
 // x [..., in] -> [..., out]. A Linear whose weight is stored as [in, out].
-struct Conv1DImpl : torch::nn::Module {
+struct Conv1DImpl : torch::nn::Module, Adaptable {
   Conv1DImpl(int64_t in, int64_t out, double init_std);
   torch::Tensor forward(const torch::Tensor& x);
+  void add_adapter(const LoraConfig& config) override;
 
   torch::Tensor weight, bias;
 };
@@ -31,7 +34,7 @@ TORCH_MODULE(Conv1D);
 
 struct GPT2AttentionImpl : torch::nn::Module {
   explicit GPT2AttentionImpl(const GPT2Config& config);
-  torch::Tensor forward(const torch::Tensor& x);  // [batch, time, dim], causal
+  torch::Tensor forward(const torch::Tensor& x);                                 // [batch, time, dim], causal
   torch::Tensor decode(const torch::Tensor& x, int64_t block, KeyValues& read);  // of the tokens after `read`
 
   int64_t n_head;

@@ -7,8 +7,8 @@
 namespace fsdp::models {
 namespace {
 
-torch::nn::Linear linear(int64_t in, int64_t out) {
-  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(false));
+LoraLinear linear(int64_t in, int64_t out) {
+  return LoraLinear(torch::nn::LinearOptions(in, out).bias(false));
 }
 
 }  // namespace
@@ -87,8 +87,8 @@ torch::Tensor LlamaDecoderLayerImpl::forward(const torch::Tensor& x, const Rotar
   return y + mlp(post_attention_layernorm(y));
 }
 
-torch::Tensor LlamaDecoderLayerImpl::decode(const torch::Tensor& x, const RotaryTables& rotary,
-                                            int64_t block, KeyValues& read) {
+torch::Tensor LlamaDecoderLayerImpl::decode(const torch::Tensor& x, const RotaryTables& rotary, int64_t block,
+                                            KeyValues& read) {
   const auto y = x + self_attn->decode(input_layernorm(x), rotary, block, read);
   return y + mlp(post_attention_layernorm(y));
 }
@@ -136,6 +136,7 @@ LlamaForCausalLMImpl::LlamaForCausalLMImpl(const LlamaConfig& config) {
   for (auto& parameter : parameters()) {
     if (parameter.dim() == 2) torch::nn::init::normal_(parameter, 0.0, config.initializer_range);
   }
+  add_adapters(*this, config.lora, {"q_proj", "k_proj", "v_proj", "o_proj"});
 }
 
 torch::Tensor LlamaForCausalLMImpl::forward(const torch::Tensor& ids, const torch::Tensor& targets) {

@@ -6,6 +6,7 @@
 
 #include "causal_lm.h"
 #include "key_values.h"
+#include "lora.h"
 #include "rotary.h"
 
 namespace fsdp::models {
@@ -23,6 +24,7 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
   BlockRunner run_block = {};  // empty: a plain call
+  LoraConfig lora = {};        // of the *_proj layers; unset targets: q_proj, k_proj, v_proj, o_proj
 };
 
 struct LlamaRMSNormImpl : torch::nn::Module {
@@ -41,7 +43,7 @@ struct LlamaAttentionImpl : torch::nn::Module {
                        KeyValues& read);  // of the tokens after `read`
 
   int64_t heads, kv_heads, head_dim;
-  torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+  LoraLinear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
 };
 TORCH_MODULE(LlamaAttention);
 
@@ -49,7 +51,7 @@ struct LlamaMLPImpl : torch::nn::Module {
   explicit LlamaMLPImpl(const LlamaConfig& config);
   torch::Tensor forward(const torch::Tensor& x);  // [batch, time, dim]
 
-  torch::nn::Linear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
+  LoraLinear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
 };
 TORCH_MODULE(LlamaMLP);
 

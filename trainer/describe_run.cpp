@@ -1,5 +1,6 @@
 #include "trainer/describe_run.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <fsdp/fsdp.h>
 #include <torch/version.h>
 
@@ -127,6 +128,18 @@ std::string describe_evaluation(int64_t step, double loss, const std::optional<d
 watch::MemoryRecord describe_memory(int64_t step, const ShardedModel& model,
                                     const torch::optim::Optimizer& optimizer) {
   return {.step = step, .ranks = {{.rank = 0, .kinds = kinds_of(model.memory_stats(optimizer))}}};
+}
+
+int64_t peak_memory(const World& world, const ShardedModel& model, const torch::optim::Optimizer& optimizer) {
+  const c10::Device device = world.device();
+  auto* allocator =
+      device.is_cpu() ? nullptr : dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (allocator != nullptr) {
+    const auto whole = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return allocator->getDeviceStats(device.index()).allocated_bytes[whole].peak;
+  }
+  const MemoryStats memory = model.memory_stats(optimizer);
+  return memory.step_peak_bytes + memory.optimizer_bytes;
 }
 
 watch::UnitsRecord describe_units(int64_t step, int64_t steps, const ShardedModel& model) {

@@ -25,6 +25,9 @@ std::string describe_evaluation(int64_t step, double loss, const std::optional<d
 
 watch::MemoryRecord describe_memory(int64_t step, const ShardedModel& model,
                                     const torch::optim::Optimizer& optimizer);
+// Bytes of memory on this rank: the largest amount of the device's since the run began, as LibTorch's
+// allocator counts it. CPU ranks: the most that the model held in the step, and the optimizer's moments.
+int64_t peak_memory(const World& world, const ShardedModel& model, const torch::optim::Optimizer& optimizer);
 watch::UnitsRecord describe_units(int64_t step, int64_t steps, const ShardedModel& model);
 
 // Model FLOPs utilization: the part of the devices' peak that `tokens_per_second` needs. Unset: the peak of

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "trainer/adapters.h"
 #include "trainer/data/error.h"
 #include "trainer/generate.h"
 #include "trainer/generate_words.h"
@@ -39,15 +40,23 @@ std::string checkpoint_path(const std::string& folder, int64_t step) {
 }
 
 // Loads the weights, or their average. Returns the folder they came from.
-std::string load_weights(const LanguageModel& model, const std::string& folder, int64_t step, bool average) {
+std::string load_weights(const LanguageModel& model, const std::string& folder, int64_t step, bool average,
+                         const std::optional<WeightSources>& beneath_adapters) {
   // Not strict: of the two sets of weights in a checkpoint, one is not used.
   LoadOptions options{.strict = false, .weights_only = true, .cast = true, .fall_back = step < 0};
   if (average) options.rename = [](const std::string& name) { return "average." + name; };
+  if (beneath_adapters) options.filter = models::is_adapter;
   RunState state{.model = model.model};
   const LoadReport report = load(checkpoint_path(folder, step), state, options);
   for (const std::string& damaged : report.damaged) note(damaged);
   std::vector<std::string> wrong = report.mismatched;
   for (const std::string& name : report.missing) wrong.push_back("'" + name + "' is missing");
+  if (wrong.empty() && beneath_adapters) {
+    const auto base = saved_base(report.path);
+    if (!base)
+      throw CheckpointError(report.path + " was saved without LoRA, but config.yaml has a lora.rank");
+    load_base(model.model, *base, *beneath_adapters);
+  }
   if (wrong.empty()) return report.path;
   const std::string more = wrong.size() > 1 ? ", and " + std::to_string(wrong.size() - 1) + " more" : "";
   throw CheckpointError(report.path + " does not fit the model of the run's config.yaml: " + wrong.front() +
@@ -93,9 +102,12 @@ void generate_from_run(const World& world, const Settings& settings, const std::
                       .vocab_size = words->vocab_size(),
                       .end_of_text = words->end_of_text(),
                       .sample = request.sample};
-  LanguageModel model = make_language_model(world, spec, {}, generation_options(settings));
+  const WeightSources sources = weight_sources(settings, spec);
+  LanguageModel model = make_language_model(world, spec, {.seed = static_cast<uint64_t>(sources.seed)},
+                                            generation_options(settings));
+  const auto beneath = spec.lora.rank > 0 ? std::optional(sources) : std::nullopt;
   const bool average = request.average && settings.number("training.ema_decay") > 0;
-  announce(load_weights(model, folder, request.step, average), prompt, options, average);
+  announce(load_weights(model, folder, request.step, average, beneath), prompt, options, average);
   for (int64_t i = 0; i < request.count; ++i, ++options.sample.seed) {
     if (request.count > 1)
       note("text " + std::to_string(i + 1) + " of " + std::to_string(request.count) + ", seed " +

@@ -87,7 +87,8 @@ models::GPT2Config gpt2_config(const ModelSpec& spec) {
           .n_head = spec.num_heads,
           .dropout = spec.dropout,
           .layer_norm_epsilon = spec.norm_eps,
-          .tie_word_embeddings = spec.tie_embeddings};
+          .tie_word_embeddings = spec.tie_embeddings,
+          .lora = spec.lora};
 }
 
 models::LlamaConfig llama_config(const ModelSpec& spec) {
@@ -100,13 +101,18 @@ models::LlamaConfig llama_config(const ModelSpec& spec) {
           .max_position_embeddings = spec.context_length,
           .rms_norm_eps = spec.norm_eps,
           .rope_theta = spec.rope_theta,
-          .tie_word_embeddings = spec.tie_embeddings};
+          .tie_word_embeddings = spec.tie_embeddings,
+          .lora = spec.lora};
 }
 
 std::string hugging_face_config(const ModelSpec& spec) {
-  if (spec.type == "gpt2") return gpt2_json(gpt2_config(spec)).dump();
-  if (spec.type == "llama") return llama_json(llama_config(spec), llama_intermediate(spec)).dump();
-  return "";
+  Json config;
+  if (spec.type == "gpt2") config = gpt2_json(gpt2_config(spec));
+  if (spec.type == "llama") config = llama_json(llama_config(spec), llama_intermediate(spec));
+  if (config.is_null()) return "";
+  const models::LoraConfig& lora = spec.lora;
+  if (lora.rank > 0) config["lora"] = {{"rank", lora.rank}, {"alpha", lora.alpha}, {"targets", lora.targets}};
+  return config.dump();
 }
 
 ModelSpec read_hugging_face_spec(const std::string& folder) {
@@ -132,7 +138,9 @@ double flops_per_token(const ModelSpec& spec, int64_t parameters, int64_t sequen
   // A tied embedding is looked up and multiplied; one of its own is only looked up.
   const int64_t multiplied = parameters - positions - (spec.tie_embeddings ? 0 : embedding);
   const int64_t attention = spec.num_layers * spec.hidden_size * sequence_length;  // causal: half of 12 l d t
-  return 6.0 * static_cast<double>(multiplied) + 6.0 * static_cast<double>(attention);
+  // A frozen weight has no gradient of its own; the gradient of its input is still computed.
+  const double per_weight = spec.lora.rank > 0 ? 4.0 : 6.0;
+  return per_weight * static_cast<double>(multiplied) + 6.0 * static_cast<double>(attention);
 }
 
 }  // namespace fsdp::train

@@ -10,10 +10,10 @@
 namespace fsdp::train {
 
 struct ModelSpec {
-  std::string name = {};       // "gpt2_124M"
-  std::string type = "llama";  // "gpt2", "llama"; "script" for a TorchScript file
-  std::string script = {};     // its path
-  std::string pretrained = {}; // a Hugging Face folder with start weights; empty: none
+  std::string name = {};        // "gpt2_124M"
+  std::string type = "llama";   // "gpt2", "llama"; "script" for a TorchScript file
+  std::string script = {};      // its path
+  std::string pretrained = {};  // a Hugging Face folder with start weights; empty: none
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t hidden_size = 0;
@@ -25,18 +25,19 @@ struct ModelSpec {
   bool tie_embeddings = true;
   double rope_theta = 10000;
   double norm_eps = 1e-5;
+  models::LoraConfig lora = {};
 };
 
 models::GPT2Config gpt2_config(const ModelSpec& spec);
 models::LlamaConfig llama_config(const ModelSpec& spec);
 
-// config.json as Hugging Face writes it, for exports; empty for a script.
+// config.json as Hugging Face writes it, for exports, with `lora` if there are adapters; empty for a script.
 std::string hugging_face_config(const ModelSpec& spec);
 // The spec of a Hugging Face folder's config.json. Throws CheckpointError if it is no GPT-2 or Llama.
 ModelSpec read_hugging_face_spec(const std::string& folder);
 
 // Floating-point operations per token of forward and backward, without recomputation: 6 per weight that is
-// multiplied, and attention.
+// multiplied, 4 if weights are frozen beneath adapters, and attention.
 double flops_per_token(const ModelSpec& spec, int64_t parameters, int64_t sequence_length);
 
 }  // namespace fsdp::train

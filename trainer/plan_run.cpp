@@ -3,6 +3,7 @@
 #include <fsdp/fsdp.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <vector>
 
 #include "trainer/language_model.h"
@@ -47,15 +48,29 @@ double optimizer_share(const Settings& settings) {
   return narrow && settings.text("training.precision") != "bf16-true" ? 1 : 2;
 }
 
-// Units that are gathered at a time: all of them if there is no limit, or if they stay until backward.
-size_t slots(const ShardOptions& options, size_t units) {
-  const bool stay =
-      options.strategy == Strategy::shard_grad_op || options.strategy == Strategy::hybrid_shard_zero2;
-  return stay || options.limit_all_gathers == 0 ? units : static_cast<size_t>(options.limit_all_gathers);
+struct Trained {
+  int64_t parameters = 0, of = 0;
+  double share() const { return static_cast<double>(parameters) / static_cast<double>(of); }
+};
+
+Trained trained_parameters(const torch::nn::Module& module) {
+  Trained counts;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;  // a tied one has two names
+    counts.of += parameter.numel();
+    if (parameter.requires_grad()) counts.parameters += parameter.numel();
+  }
+  return counts;
 }
 
-std::vector<Row> memory_rows(const Settings& settings, const ShardOptions& options,
-                             const ShardingPlan& plan) {
+// Slots that are gathered at a time; all of them if there is no limit.
+size_t slots(const ShardOptions& options, size_t units) {
+  return options.limit_all_gathers > 0 ? static_cast<size_t>(options.limit_all_gathers) : units;
+}
+
+std::vector<Row> memory_rows(const Settings& settings, const ShardOptions& options, const ShardingPlan& plan,
+                             const Trained& trained) {
   const size_t gathered = slots(options, plan.units.size());
   const int64_t shards = plan.shard_bytes();
   std::vector<Row> rows;
@@ -67,8 +82,8 @@ std::vector<Row> memory_rows(const Settings& settings, const ShardOptions& optio
   };
   add("parameters", shards, "this rank's shards");
   add("gradients", plan.gradient_bytes(), "shards of their sums over ranks");
-  add("optimizer state", static_cast<int64_t>(optimizer_share(settings) * static_cast<double>(shards)),
-      settings.text("optimizer.name"));
+  const double state = optimizer_share(settings) * trained.share() * static_cast<double>(shards);
+  add("optimizer state", static_cast<int64_t>(state), settings.text("optimizer.name"));
   if (settings.number("training.ema_decay") > 0)
     add("moving average", plan.parameters() * 4 / plan.ranks_per_row, "of the weights, fp32");
   add("gathered units", plan.slot_bytes(gathered),
@@ -122,16 +137,21 @@ std::string plan_run(const Settings& settings, bool gpu) {
                            .ranks_per_host = static_cast<int>(settings.ranks()) /
                                              static_cast<int>(settings.integer("distributed.num_nodes")),
                            .cpu = !gpu};
-  const ShardingPlan plan = plan_sharding(*make_meta_module(spec), ranks, options);
+  const std::shared_ptr<torch::nn::Module> module = make_meta_module(spec);
+  const ShardingPlan plan = plan_sharding(*module, ranks, options);
+  const Trained trained = trained_parameters(*module);
   std::string text = "model   " + spec.name + ": " + watch::grouped(plan.parameters()) + " parameters in " +
                      std::to_string(plan.units.size()) + " units, " + settings.text("training.precision") +
                      "\n";
+  if (spec.lora.rank > 0)
+    text += "trained " + watch::grouped(trained.parameters) + " of them, in adapters of rank " +
+            std::to_string(spec.lora.rank) + "\n";
   text += "ranks   " + rank_text(settings, plan, gpu) + "\n";
   text += "batch   " + std::to_string(batch.global_batch_size) +
           " sequences a step = " + std::to_string(batch.batch_size) + " x " +
           std::to_string(batch.accumulation) + " microbatches x " + std::to_string(settings.ranks()) +
           " ranks\n";
-  text += "\nBytes on each rank, by kind:\n" + table(memory_rows(settings, options, plan));
+  text += "\nBytes on each rank, by kind:\n" + table(memory_rows(settings, options, plan, trained));
   return text + "\nUnits:\n" + table(unit_rows(plan));
 }
 

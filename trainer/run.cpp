@@ -113,7 +113,7 @@ void Run::report(const StepResult& result, double seconds) {
                            .mfu = model_flops_utilization(world_, settings_, spec_, model_->model, rate),
                            .seconds = seconds,
                            .times = result.times,
-                           .memory_bytes = model_->model.memory_stats().step_peak_bytes,
+                           .memory_bytes = peak_memory(world_, model_->model, *optimizer_),
                            .skipped = result.skipped};
   record.times.checkpoint = std::exchange(checkpoint_time_, 0);
   const int64_t per_epoch = data_->steps_per_epoch();
@@ -166,6 +166,8 @@ void Run::save() {
   const double seconds = seconds_since(start);
   checkpoint_time_ += seconds;
   saving_ = {.step = state_->step, .blocking_seconds = seconds};
+  saving_since_ = start;
+  if (!settings_.flag("checkpoint.background")) note_saved();
 }
 
 // Records the last save once `latest` names it.
@@ -176,8 +178,7 @@ void Run::note_saved() {
   std::getline(latest, name);
   if (name.find(std::to_string(saving_->step)) == std::string::npos) return;
   saving_->path = request_.folder + "/" + name;
-  saving_->seconds = saver_->stats().seconds_saving - seconds_saving_;
-  seconds_saving_ += saving_->seconds;
+  saving_->seconds = seconds_since(saving_since_);
   reporter_->write(*std::exchange(saving_, std::nullopt));
 }
 

@@ -50,6 +50,7 @@ class Run {
   bool capture_pays() const;
   void load_weights();
   void resume();
+  void load_beneath_adapters(const std::string& checkpoint);
   void announce();
   bool keeps_files() const { return !request_.folder.empty(); }
 
@@ -96,10 +97,9 @@ class Run {
   std::optional<double> best_eval_;
   int64_t evals_without_gain_ = 0;
   std::string stop_reason_, checkpoint_;
-  Clock::time_point began_, saved_at_;
+  Clock::time_point began_, saved_at_, saving_since_;
   double checkpoint_time_ = 0;                     // seconds since the last step that saving took
   std::optional<watch::CheckpointRecord> saving_;  // the save in flight, on rank 0
-  double seconds_saving_ = 0;                      // of the saves before
 };
 
 }  // namespace fsdp::train

@@ -32,6 +32,12 @@ WrapPolicy wrap_policy(const Settings& settings) {
   return {};
 }
 
+models::LoraConfig lora_config(const Settings& settings) {
+  models::LoraConfig lora{.rank = settings.integer("lora.rank"), .alpha = settings.number("lora.alpha")};
+  if (settings.has("lora.targets")) lora.targets = settings.list("lora.targets");
+  return lora;
+}
+
 Strategy strategy(const Settings& settings) {
   if (settings.text("distributed.strategy") == "ddp") return Strategy::no_shard;
   return parse_strategy(settings.text("distributed.fsdp.sharding_strategy"));
@@ -40,7 +46,10 @@ Strategy strategy(const Settings& settings) {
 }  // namespace
 
 ModelSpec model_spec(const Settings& settings) {
+  const models::LoraConfig lora = lora_config(settings);
   if (settings.has("model.script")) {
+    TORCH_CHECK(lora.rank == 0, "lora.rank is ", lora.rank, " (", settings.origin("lora.rank").text,
+                "), but a TorchScript model gets no adapters: its layers are compiled. Set lora.rank to 0");
     ModelSpec spec;
     spec.name = spec.script = settings.text("model.script");
     spec.type = "script";
@@ -49,6 +58,7 @@ ModelSpec model_spec(const Settings& settings) {
   if (settings.has("model.pretrained")) {
     ModelSpec spec = read_hugging_face_spec(settings.text("model.pretrained"));
     spec.name = spec.pretrained;
+    spec.lora = lora;
     return spec;
   }
   ModelSpec spec;
@@ -68,6 +78,7 @@ ModelSpec model_spec(const Settings& settings) {
     spec.tie_embeddings = settings.flag("model_config.tie_embeddings");
   spec.rope_theta = settings.number("model_config.rope_theta");
   spec.norm_eps = settings.number("model_config.norm_eps");
+  spec.lora = lora;
   return spec;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "app/config/resolve.h"
+#include "trainer/adapters.h"
 #include "trainer/describe_run.h"
 #include "trainer/language_model.h"
 #include "trainer/run.h"
@@ -99,6 +100,8 @@ void Run::make_model() {
                                .microbatches = numbers_.microbatches};
   sharding_ = shard_options(settings_, plan);
   if (hooks_.model) {
+    TORCH_CHECK(settings_.integer("lora.rank") == 0,
+                "lora.rank is set, but the model is the program's own: add its adapters there");
     spec_.name = "the program's own";
     spec_.type = "own";
     model_ = hooks_.model(world_, sharding_);
@@ -176,6 +179,14 @@ bool Run::capture_pays() const {
 
 // Start weights: of another run, or of a Hugging Face folder. A run that is resumed has its own.
 void Run::load_weights() {
+  if (keeps_files() && request_.resume && has_checkpoint(request_.folder)) return;
+  if (spec_.lora.rank > 0) {
+    const WeightSources sources = weight_sources(settings_, spec_);
+    const BaseWeights base = load_start_of_adapters(model_->model, model_->model_config, sources);
+    set_base(state_->values, base);
+    data_description_ += "; adapters on " + (base.path.empty() ? "random weights" : base.path);
+    return;
+  }
   const bool from = settings_.has("training.init_from");
   if (!from && spec_.pretrained.empty()) return;
   const std::string path = from ? settings_.text("training.init_from") : spec_.pretrained;
@@ -189,6 +200,7 @@ void Run::resume() {
   if (average_) update_average(average_->model, model_->model, 0.0);
   SaveOptions options{.keep_last = settings_.integer("checkpoint.keep_last")};
   if (settings_.flag("checkpoint.keep_best")) options.keep_best = "eval_loss";
+  if (spec_.lora.rank > 0) options.filter = models::is_adapter;
   if (keeps_files()) saver_ = std::make_unique<BackgroundSaver>(request_.folder, options);
   ReportOptions reporting{.folder = request_.folder,
                           .tensorboard = settings_.flag("logging.tensorboard"),
@@ -199,7 +211,8 @@ void Run::resume() {
     reporter_.emplace(world_, reporting);
     return;
   }
-  const LoadReport report = load(request_.folder, *state_, {.fall_back = true});
+  const LoadReport report = load(request_.folder, *state_, {.filter = options.filter, .fall_back = true});
+  if (spec_.lora.rank > 0) load_beneath_adapters(report.path);
   first_step_ = saved_step_ = state_->step;
   metrics_.tokens = std::get<int64_t>(state_->values.at("tokens"));
   if (const auto best = state_->values.find("best_eval_loss"); best != state_->values.end())
@@ -210,7 +223,16 @@ void Run::resume() {
   reporter_.emplace(world_, reporting);
   for (const std::string& damaged : report.damaged) reporter_->note(damaged);
   reporter_->write(watch::ResumeRecord{.step = first_step_, .from = report.path});
-  reporter_->note("resumes " + report.path + ", which " + std::to_string(report.ranks) + " ranks saved");
+  reporter_->note("resumes " + report.path + ", which " + std::to_string(report.ranks) +
+                  (report.ranks == 1 ? " rank" : " ranks") + " saved");
+}
+
+// A run with LoRA saves its adapters alone.
+void Run::load_beneath_adapters(const std::string& checkpoint) {
+  check_same_adapters(state_->model_config, model_->model_config, checkpoint);
+  const BaseWeights base = base_of(state_->values, checkpoint);
+  for (const auto& model : {model_, average_})
+    if (model) load_base(model->model, base, weight_sources(settings_, spec_));
 }
 
 void Run::announce() {

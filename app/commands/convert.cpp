@@ -159,6 +159,13 @@ void add_export(CLI::App& ckpt, Action& action) {
       ->needs(hf)
       ->type_name("FILE");
   command
+      ->add_option(
+          "--base", given->out.base,
+          "For a checkpoint of LoRA adapters alone, with --hf: the checkpoint or Hugging Face folder "
+          "with the weights beneath them. Without it: the one that the run was trained with")
+      ->needs(hf)
+      ->type_name("DIR");
+  command
       ->add_option("--dtype", given->out.dtype,
                    "Cast floating-point weights to bf16, f16 or f32; without it they stay as saved")
       ->transform(dtype_name())

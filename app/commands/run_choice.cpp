@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "app/config/batch.h"
 #include "trainer/watch/run_folder.h"
 
 namespace fsdp::app {
@@ -30,34 +31,65 @@ void start_from_sibling(const std::string& folder, config::Resolution& resolved)
   const std::string from = sibling(folder, resolved);
   if (from.empty()) return;
   if (!has_checkpoint(from)) {
-    resolved.notes.push_back(key + ": there is no checkpoint in " + from + ", so " + resolved.settings.stage() +
-                             " does not start from it");
+    resolved.notes.push_back(key + ": there is no checkpoint in " + from + ", so " +
+                             resolved.settings.stage() + " does not start from it");
     return;
   }
   resolved.notes.push_back(key + ": " + resolved.settings.stage() + " starts from the weights of " + from);
   resolved.settings.set(key, from, {config::Layer::derived, "the stage before"});
 }
 
+// A run that goes on has the global batch that it began with, on any number of ranks.
+void keep_global_batch(const watch::RunFolder& folder, config::Resolution& resolved,
+                       std::vector<std::string>& problems) {
+  const std::string key = "training.global_batch_size";
+  const config::Settings& settings = resolved.settings;
+  const config::Settings saved = config::resolve({.config = folder.config()}, {}).settings;
+  if (!saved.peek(key).is_number_integer()) return;  // the worker reads it again, and says what is wrong
+  const int64_t batch = saved.integer(key);
+  if (settings.is_given(key) && settings.peek(key) != batch) {
+    problems.push_back(settings.origin(key).text + ": " + key + ": found " + settings.peek(key).dump() +
+                       ", expected " + std::to_string(batch) + ", as the run in " + folder.path +
+                       " has. Leave it out, or start another run");
+    return;
+  }
+  const config::BatchResult plan =
+      config::plan_batch({.batch_size = settings.integer("training.batch_size"),
+                          .global_batch_size = batch,
+                          .ranks = settings.ranks(),
+                          .reproducible = settings.flag("training.reproducible")});
+  if (!plan.problem.empty())
+    problems.push_back(folder.config() + ": " + key + ": " + plan.problem);
+  else if (settings.peek(key) != batch)
+    resolved.notes.push_back(key + ": " + std::to_string(batch) + ", as the run in " + folder.path +
+                             " has, so gradient_accumulation_steps is " +
+                             std::to_string(plan.plan.accumulation));
+}
+
 }  // namespace
 
 std::string RunChoice::log_folder() const { return folder.empty() ? "" : watch::RunFolder{folder}.logs(); }
 
-RunChoice choose_run(const RunRequest& request, config::Resolution& resolved, std::vector<std::string>& problems) {
+RunChoice choose_run(const RunRequest& request, config::Resolution& resolved,
+                     std::vector<std::string>& problems) {
   const config::Settings& settings = resolved.settings;
   const std::string standard = watch::default_run_folder(settings.name(), settings.stage());
   const watch::RunFolder folder{request.folder.value_or(standard)};
   RunChoice choice{.folder = folder.path, .resume = request.resume};
   if (folder.path.empty()) problems.emplace_back("flag --run: found an empty text, expected a folder");
   if (settings.peek("mode") == "smoke") {
-    if (request.resume) problems.emplace_back("flag --resume: mode smoke keeps nothing, so there is nothing to resume");
+    if (request.resume)
+      problems.emplace_back("flag --resume: mode smoke keeps nothing, so there is nothing to resume");
     if (request.folder) resolved.notes.emplace_back("flag --run has no effect: mode smoke keeps nothing");
     choice = {};
   }
   const bool resumes = choice.resume && folder.has_run();
   if (!choice.folder.empty() && request.is_first && !choice.resume && folder.has_run())
-    problems.push_back(folder.path + " holds a run already. --resume auto goes on with it; --run DIR starts another "
-                                     "one elsewhere");
+    problems.push_back(folder.path +
+                       " holds a run already. --resume auto goes on with it; --run DIR starts another "
+                       "one elsewhere");
   if (!resumes) start_from_sibling(folder.path, resolved);
+  if (resumes && request.is_first && problems.empty()) keep_global_batch(folder, resolved, problems);
   return choice;
 }
 

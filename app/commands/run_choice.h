@@ -12,7 +12,8 @@ namespace fsdp::app {
 struct RunRequest {
   std::optional<std::string> folder;  // unset: runs/<config>/<stage>
   bool resume = false;                // go on with what is there
-  bool is_first = true;  // this process looks at the folder: on others the first node may have made it already
+  bool is_first =
+      true;  // this process looks at the folder: on others the first node may have made it already
 };
 
 struct RunChoice {
@@ -24,7 +25,9 @@ struct RunChoice {
 };
 
 // Adds a problem for a folder that has a run already, if it is not to be resumed. A stage after the first
-// starts from the run of the stage before it, if that lies beside it: sets training.init_from, and adds a note.
-RunChoice choose_run(const RunRequest& request, config::Resolution& resolved, std::vector<std::string>& problems);
+// starts from the run of the stage before it, if that lies beside it: sets training.init_from, and adds a
+// note.
+RunChoice choose_run(const RunRequest& request, config::Resolution& resolved,
+                     std::vector<std::string>& problems);
 
 }  // namespace fsdp::app

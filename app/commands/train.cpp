@@ -8,12 +8,14 @@
 
 #include "app/commands/config_flags.h"
 #include "app/commands/run_choice.h"
+#include "app/commands/run_lock.h"
 #include "app/commands/worker.h"
 #include "app/exit_codes.h"
 #include "app/launch/environment.h"
 #include "app/launch/identity.h"
 #include "app/launch/supervisor.h"
 #include "app/output.h"
+#include "trainer/watch/terminal.h"
 #include "trainer/watch/wandb.h"
 
 namespace fsdp::app {
@@ -64,10 +66,11 @@ Plan make_plan(const TrainArguments& given, config::Request request, std::vector
   config::Machine machine = find_machine();
   Plan plan{.resolved = config::resolve(request, machine, set)};
   try {
-    plan.me = launch::find_identity(variables, {.nodes = as_int(plan.settings().peek("distributed.num_nodes")),
-                                                .ranks = as_int(plan.settings().peek("distributed.devices")),
-                                                .command = given.command,
-                                                .host = host_name()});
+    plan.me =
+        launch::find_identity(variables, {.nodes = as_int(plan.settings().peek("distributed.num_nodes")),
+                                          .ranks = as_int(plan.settings().peek("distributed.devices")),
+                                          .command = given.command,
+                                          .host = host_name()});
     if (plan.me.role == launch::Role::rank) {
       const auto local = variables.find("LOCAL_WORLD_SIZE");
       machine.world_size = plan.me.world_size;
@@ -87,7 +90,8 @@ void choose_run(const TrainArguments& given, Plan& plan, std::vector<std::string
                            .resume = given.resume_given->count() > 0,
                            .is_first = plan.is_first()};
   if (!given.resume.empty() && given.resume != "auto")
-    problems.push_back("flag --resume: found '" + given.resume + "', expected auto or nothing; --run names the folder");
+    problems.push_back("flag --resume: found '" + given.resume +
+                       "', expected auto or nothing; --run names the folder");
   plan.run = choose_run(request, plan.resolved, problems);
 }
 
@@ -105,6 +109,13 @@ int dry_run(const Plan& plan) {
   }
 }
 
+// "fsdp: ", over the live line of rank 0 where there is one.
+std::string line_begin() {
+  return std::string(watch::find_terminal(STDERR_FILENO).live ? "\r\033[K" : "") + "fsdp: ";
+}
+
+void say(const std::string& line) { std::cerr << line_begin() << line << "\n"; }
+
 int start_ranks(const Plan& plan, const std::vector<std::string>& argv, const SettingsFile& file) {
   const launch::Job job{.argv = argv,
                         .ranks = static_cast<int>(plan.settings().integer("distributed.devices")),
@@ -115,12 +126,13 @@ int start_ranks(const Plan& plan, const std::vector<std::string>& argv, const Se
                         .log_folder = plan.run.log_folder(),
                         .inherited_fds = {file.fd()}};
   try {
-    const launch::Outcome outcome = launch::run_ranks(job);
-    std::cerr << launch::report(outcome);
+    const launch::Outcome outcome = launch::run_ranks(job, say);
+    if (const std::string report = launch::report(outcome); !report.empty())
+      std::cerr << line_begin() << report;
     return outcome.exit_code();
   } catch (const launch::LaunchError& error) {
-    std::cerr << "fsdp: " << error.what() << "\n";
-    return kRendezvous;
+    say(error.what());
+    return kFailed;
   }
 }
 
@@ -133,33 +145,46 @@ int train(const TrainArguments& given, const config::Request& request) {
   if (given.dry_run) return plan.is_first() ? dry_run(plan) : kOk;
   if (plan.is_first() && plan.settings().flag("wandb.use_wandb"))
     if (const auto missing = watch::wandb_problem("python3", plan.settings().text("wandb.mode") == "online"))
-      return print_problems({plan.settings().origin("wandb.use_wandb").text + ": wandb.use_wandb: " + *missing});
+      return print_problems(
+          {plan.settings().origin("wandb.use_wandb").text + ": wandb.use_wandb: " + *missing});
   const std::optional<std::string> worker = find_worker();
   if (!worker) return print_problems({missing_worker()});
+  const RunLock lock(plan.is_first() ? plan.run.folder : "");
+  if (lock.is_taken())
+    return print_problems({"another `fsdp train` is running in " + plan.run.folder +
+                           ". Wait for it or end it; --run DIR names another folder"});
   const SettingsFile file(plan.settings());
   const std::vector<std::string> argv{*worker, "train", file.path(), plan.run.folder,
                                       plan.run.resume ? "resume" : "fresh"};
-  if (plan.me.role == launch::Role::rank) become(argv, file);
+  if (plan.me.role == launch::Role::rank) {
+    lock.keep_on_exec();
+    become(argv, file);
+  }
   return start_ranks(plan, argv, file);
 }
 
 }  // namespace
 
 void add_train(CLI::App& app, Action& action, int argc, char** argv) {
-  CLI::App* command = app.add_subcommand("train", "Train a model as a config file says, on ranks of this machine or a cluster");
+  CLI::App* command = app.add_subcommand(
+      "train", "Train a model as a config file says, on ranks of this machine or a cluster");
   command->footer(
-      "Alone it starts `devices` ranks on this machine. On several machines it is started once on each, with\n"
+      "Alone it starts `devices` ranks on this machine. On several machines it is started once on each, "
+      "with\n"
       "MASTER_ADDR, MASTER_PORT and NODE_RANK set. Under torchrun, srun or mpirun it is one rank.\n"
       "SIGINT or SIGTERM: the step is finished and saved. A second one: the ranks end at once.");
   auto given = std::make_shared<TrainArguments>();
   given->command = typed(argc, argv);
   const auto request = add_config_flags(*command);
   given->run_given =
-      command->add_option("--run", given->run, "The run's folder; without it runs/<config>/<stage>")->type_name("DIR");
-  given->resume_given = command->add_option("--resume", given->resume, "Go on with the run of that folder, if it is there")
-                            ->type_name("[auto]")
-                            ->expected(0, 1);
-  command->add_flag("--dry-run", given->dry_run, "Print configuration, units and bytes per rank; start nothing");
+      command->add_option("--run", given->run, "The run's folder; without it runs/<config>/<stage>")
+          ->type_name("DIR");
+  given->resume_given =
+      command->add_option("--resume", given->resume, "Go on with the run of that folder, if it is there")
+          ->type_name("[auto]")
+          ->expected(0, 1);
+  command->add_flag("--dry-run", given->dry_run,
+                    "Print configuration, units and bytes per rank; start nothing");
   command->callback(
       [given, request, &action] { action = [given, request] { return train(*given, *request); }; });
 }

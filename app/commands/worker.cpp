@@ -22,9 +22,20 @@ namespace fs = std::filesystem;
 constexpr const char* kWorker = "fsdp-worker";
 
 // What would make a process a rank.
-constexpr const char* kRankVariables[] = {"RANK",          "LOCAL_RANK",           "WORLD_SIZE",   "LOCAL_WORLD_SIZE",
-                                          "NODE_RANK",     "GROUP_RANK",           "MASTER_ADDR",  "MASTER_PORT",
-                                          "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"};
+constexpr const char* kRankVariables[] = {
+    "RANK",        "LOCAL_RANK",  "WORLD_SIZE",    "LOCAL_WORLD_SIZE",     "NODE_RANK",    "GROUP_RANK",
+    "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"};
+
+// The user's choice; empty: none.
+std::string named_worker() {
+  const char* named = std::getenv("FSDP_WORKER");
+  return named == nullptr ? "" : named;
+}
+
+bool is_program(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
+}
 
 int wait_for(pid_t child) {
   int status = 0;
@@ -35,7 +46,8 @@ int wait_for(pid_t child) {
 
 }  // namespace
 
-SettingsFile::SettingsFile(const config::Settings& settings) : fd_(::memfd_create("fsdp-settings", MFD_CLOEXEC)) {
+SettingsFile::SettingsFile(const config::Settings& settings)
+    : fd_(::memfd_create("fsdp-settings", MFD_CLOEXEC)) {
   const std::string text = settings.to_json().dump();
   if (!fd_.valid()) throw IoError("create", "a file in memory", errno);
   for (size_t at = 0; at < text.size();) {
@@ -48,15 +60,18 @@ SettingsFile::SettingsFile(const config::Settings& settings) : fd_(::memfd_creat
 std::string SettingsFile::path() const { return "/dev/fd/" + std::to_string(fd_.get()); }
 
 std::optional<std::string> find_worker() {
-  if (const char* named = std::getenv("FSDP_WORKER"); named != nullptr && *named != '\0') return named;
+  if (const std::string named = named_worker(); !named.empty())
+    return is_program(named) ? std::optional(named) : std::nullopt;
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   for (const fs::path& path : {folder / kWorker, folder / "../libexec/fsdp" / kWorker})
-    if (::access(path.c_str(), X_OK) == 0) return path.lexically_normal().string();
+    if (is_program(path)) return path.lexically_normal().string();
   return std::nullopt;
 }
 
 std::string missing_worker() {
+  if (const std::string named = named_worker(); !named.empty())
+    return "FSDP_WORKER: found " + named + ", expected the path of fsdp-worker, the program that trains";
   return "found no fsdp-worker, the program that trains, beside this one or in ../libexec/fsdp. Build it "
          "(`make build TARGET=fsdp_worker`), or set FSDP_WORKER to its path";
 }

@@ -82,8 +82,9 @@ std::string unknown_key(const std::string& name) {
     known.push_back(key.path);
     if (key.name() == name) return "found no key '" + name + "', did you mean '" + key.path + "'?";
   }
-  return "found no key or section '" + name + "'" + did_you_mean(name, known) +
-         ". `fsdp config --explain` lists them";
+  const std::string near = did_you_mean(name, known);
+  return "found no key or section '" + name + "'" +
+         (near.empty() ? ". `fsdp config --explain` lists them" : near);
 }
 
 std::string explain_in_markdown() {

@@ -92,8 +92,9 @@ class Resolving {
     stage_ = request_.stage.value_or(made_.stages.front());
     if (const NamedSection* stage = Document::find(document_.stages, stage_); stage != nullptr)
       add(stage->values, Layer::stage);
-    else if (stage_ != made_.stages.front())
-      problems_.add("flag --stage", "", unknown_name("stage", stage_, made_.stages));
+    else
+      is_stage_known_ = stage_ == made_.stages.front();
+    if (!is_stage_known_) problems_.add("flag --stage", "", unknown_name("stage", stage_, made_.stages));
   }
 
   void add_preset() {
@@ -128,7 +129,7 @@ class Resolving {
     if (document_.model_configs.size() == 1) {
       layers_.add(*find_key("model.config"), document_.model_configs.front().name,
                   {Layer::standard, "the file's only model config"});
-    } else if (!request_.own_model) {
+    } else if (!request_.own_model && is_stage_known_) {
       problems_.add(document_.file + ":1", "model.config",
                     "found no model, expected the name of a model config (" +
                         one_of(section_names(&Document::model_configs)) +
@@ -215,8 +216,10 @@ class Resolving {
 
   static std::string unknown_name(const std::string& what, const std::string& name,
                                   const std::vector<std::string>& known) {
-    return "found an unknown " + what + " '" + name + "', expected " + one_of(known) +
-           did_you_mean(name, known);
+    std::string advice = did_you_mean(name, known);
+    for (const std::string& one : known)  // `7B` for model_config_7B
+      if (!name.empty() && one.ends_with("_" + name)) advice = ", did you mean '" + one + "'?";
+    return "found an unknown " + what + " '" + name + "', expected " + one_of(known) + advice;
   }
 
   const Request& request_;
@@ -226,7 +229,7 @@ class Resolving {
   Layers layers_;
   std::vector<std::pair<std::string, Origin>> replaced_;  // models that a later layer replaced
   std::string path_, stage_;
-  bool is_readable_ = true;
+  bool is_readable_ = true, is_stage_known_ = true;
   Resolution made_;
 };
 

@@ -112,6 +112,11 @@ Status status_of(const Run& run) {
   const RunMetrics& metrics = run.metrics;
   if (!metrics.ends.empty() && metrics.ends.back().time >= latest(metrics.starts)) {
     const watch::EndRecord& end = metrics.ends.back();
+    const bool by_signal = end.reason.starts_with("SIG") || end.reason.starts_with("a signal");
+    if (end.exit_code == 0 && by_signal)
+      return {Status::Kind::lost, "Stopped by " + end.reason,
+              "The run was saved after step " + watch::grouped(end.step) +
+                  ". Resume it with fsdp train --resume auto."};
     if (end.exit_code == 0) return {Status::Kind::done, "Finished: " + end.reason};
     return {Status::Kind::stopped, "Stopped: " + end.reason,
             "Exit code " + std::to_string(end.exit_code) + " after step " + watch::grouped(end.step) + "."};

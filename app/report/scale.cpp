@@ -57,8 +57,9 @@ std::pair<double, const char*> written_in(double high, Unit unit) {
 }
 
 std::string tick_text(double value, double step, const char* unit) {
+  if (value == 0) return "0";
   const double size = std::max(std::fabs(value), step);
-  if (value != 0 && (size >= 1e6 || step < 1e-3)) return short_exponent(formatted("%.3g", value)) + unit;
+  if (size >= 1e6 || step < 1e-3) return short_exponent(formatted("%.3g", value)) + unit;
   const int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 6);
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
@@ -72,7 +73,7 @@ std::vector<Tick> linear_ticks(Range range, Unit unit, int most) {
   std::vector<Tick> ticks;
   for (double at = std::ceil(low / step - 1e-9); at * step <= high * (1 + 1e-12) + step * 1e-9; ++at) {
     const double value = at == 0 ? 0 : at * step;
-    ticks.push_back({value * factor, tick_text(value, step, value == 0 ? "" : suffix)});
+    ticks.push_back({value * factor, tick_text(value, step, suffix)});
     if (static_cast<int>(ticks.size()) > 2 * most) break;
   }
   return ticks;

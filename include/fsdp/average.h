@@ -7,8 +7,8 @@ namespace fsdp {
 
 // Moves `average` towards `model`: average = decay * average + (1 - decay) * model, for every parameter.
 // Buffers and integers are copied. `average` is a model of its own, sharded over the same ranks, whose
-// parameters have the same names and shapes; make it in fp32 where `model` is in bf16. It evaluates, generates
-// and is saved like any other model:
+// parameters have the same names and shapes; make it in fp32 where `model` is in bf16. It evaluates,
+// generates and is saved like any other model:
 //
 //   auto average = fsdp::fully_shard(world, make_net(), options);
 //   fsdp::update_average(average, model, 0.0);                        // starts as a copy

@@ -3,6 +3,7 @@
 #include <fsdp/error.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "files/cast_elements.h"
 #include "files/hf_folder.h"
@@ -18,7 +19,7 @@ constexpr const char* kPart = ".part";
 struct WeightFile {
   std::string name;
   std::vector<SafetensorsEntry> entries;
-  std::vector<const SavedTensor*> saved;  // of each entry
+  std::vector<const ExportTensor*> tensors;  // of each entry
   int64_t bytes = 0;
 };
 
@@ -37,7 +38,7 @@ std::vector<WeightFile> split_files(const std::vector<ExportTensor>& tensors, co
                             .shape = tensor.saved->shape,
                             .begin = part.bytes,
                             .end = part.bytes + bytes});
-    part.saved.push_back(tensor.saved);
+    part.tensors.push_back(&tensor);
     part.bytes += bytes;
   }
   const auto digits = [](size_t number) {
@@ -67,7 +68,7 @@ class WeightWriter {
     const FilePtr file = files_.create(folder_ + "/" + part.name);
     file->write(std::as_bytes(std::span(header)), 0);
     at_ = static_cast<int64_t>(header.size());
-    for (size_t i = 0; i < part.entries.size(); ++i) tensor(*file, part.entries[i], *part.saved[i]);
+    for (size_t i = 0; i < part.entries.size(); ++i) tensor(*file, part.entries[i], *part.tensors[i]);
     file->sync();
     file->close();
   }
@@ -84,19 +85,35 @@ class WeightWriter {
   }
 
  private:
-  void tensor(OpenFile& file, const SafetensorsEntry& entry, const SavedTensor& saved) {
-    SavedTensorReader reader(source_, saved);
+  void tensor(OpenFile& file, const SafetensorsEntry& entry, const ExportTensor& from) {
+    const std::string& dtype = from.saved->dtype;
+    SavedTensorReader reader(source_, *from.saved);
     for (int64_t begin = 0; begin < reader.bytes(); begin += kBlockBytes) {
       piece_.clear();
       reader.read(begin, std::min(reader.bytes(), begin + kBlockBytes), [&](std::span<const std::byte> more) {
         piece_.insert(piece_.end(), more.begin(), more.end());
       });
-      put(file, entry.dtype == saved.dtype ? piece_ : as_exported(entry, saved));
+      if (from.added != nullptr) {
+        add(*from.added, dtype, begin / dtype_bytes(dtype));
+        put(file, as_exported(entry, "F64"));
+      } else {
+        put(file, entry.dtype == dtype ? piece_ : as_exported(entry, dtype));
+      }
     }
   }
 
-  const std::vector<std::byte>& as_exported(const SafetensorsEntry& entry, const SavedTensor& saved) {
-    const auto lost = cast_elements(saved.dtype, piece_, entry.dtype, cast_);
+  // Makes the piece F64, and adds the elements of `matrix` from number `first` on.
+  void add(const LowRankMatrix& matrix, const std::string& dtype, int64_t first) {
+    cast_elements(dtype, piece_, "F64", cast_);
+    values_.resize(cast_.size() / sizeof(double));
+    std::memcpy(values_.data(), cast_.data(), cast_.size());
+    matrix.add_to(values_, first);
+    piece_.resize(cast_.size());
+    std::memcpy(piece_.data(), values_.data(), piece_.size());
+  }
+
+  const std::vector<std::byte>& as_exported(const SafetensorsEntry& entry, const std::string& dtype) {
+    const auto lost = cast_elements(dtype, piece_, entry.dtype, cast_);
     if (lost)
       throw CheckpointError(source_.folder() + ": '" + printable(entry.name) + "' has a value of " +
                             std::to_string(*lost) + ", which " + entry.dtype +
@@ -119,6 +136,7 @@ class WeightWriter {
   int64_t done_ = 0;
   int64_t at_ = 0;  // position in the file
   std::vector<std::byte> piece_, cast_;
+  std::vector<double> values_;
 };
 
 struct NewFolder {

@@ -9,12 +9,14 @@
 
 #include "files/checkpoint_reader.h"
 #include "files/json.h"
+#include "files/lora_merge.h"
 
 namespace fsdp::detail {
 
 struct ExportTensor {
   std::string name;  // name in the files
   const SavedTensor* saved = nullptr;
+  const LowRankMatrix* added = nullptr;  // null: nothing is added
 };
 
 // The dtype in the files: the requested one if the saved one is floating-point. Throws CheckpointError for a

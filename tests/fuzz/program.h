@@ -73,8 +73,8 @@ enum class Do : uint8_t {
   save_crowd,        // two savers and save() in one folder, none waited for before the next begins
   take_out_and_in,   // a state dict; values are spoilt in between
   averaged,          // an average of the model, updated twice, with other values in between
-  weighted,          // two microbatches, one inside no_sync(), weighted by tokens that ranks count differently
-  by_hand,           // units are gathered, and maybe released again, before a forward and inside it
+  weighted,  // two microbatches, one inside no_sync(), weighted by tokens that ranks count differently
+  by_hand,   // units are gathered, and maybe released again, before a forward and inside it
   kCount
 };
 

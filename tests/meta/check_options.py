@@ -24,6 +24,8 @@ STRUCTS = {
     "InitOptions": "include/fsdp/world.h",
     "SaveOptions": "include/fsdp/checkpoint.h",
     "LoadOptions": "include/fsdp/checkpoint.h",
+    "ScheduleOptions": "include/fsdp/schedule.h",
+    "PlannedRanks": "include/fsdp/sharding_plan.h",
 }
 NO_OPTIONS = {"ModuleInfo"}  # what a wrap policy is shown
 

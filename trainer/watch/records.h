@@ -1,4 +1,4 @@
-// The records of a run: the lines of its metrics.jsonl as types. docs/run-folder.md describes the file.
+// The records of a run: the lines of its metrics.jsonl as types. docs/watching.md describes the file.
 #pragma once
 
 #include <cstdint>

@@ -195,6 +195,19 @@ TEST_F(Check, ModelsReplaceEachOther) {
       "model_config_a");
 }
 
+TEST_F(Check, UnknownNamesComeWithTheNearest) {
+  for (const auto& [name, near] : {std::pair("7B", "model_config_7B"),
+                                   {"gpt2_124M", "model_config_gpt2_124M"},
+                                   {"model_config_1.5B", "model_config_1.7B"}})
+    EXPECT_THAT(
+        resolved(kModel, {.model_config = name}).problems,
+        ElementsAre(AllOf(StartsWith("flag --model-config: model.config: found an unknown model config"),
+                          HasSubstr("did you mean '" + std::string(near) + "'?"))));
+  EXPECT_THAT(
+      resolved("training_stages: {one: {model: {config: model_config_1B}}}\n", {.stage = "on"}).problems,
+      ElementsAre("flag --stage: found an unknown stage 'on', expected one, did you mean 'one'?"));
+}
+
 TEST_F(Check, SmokeKeepsNothingAndIsShort) {
   const Resolution smoke =
       with("training: {max_steps: 9000}\ndata: {train: [a.txt]}\neval: {patience: 3}\n", {.mode = "smoke"});

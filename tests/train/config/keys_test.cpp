@@ -46,6 +46,22 @@ TEST_F(Keys, DefaultsFitTheirOwnKey) {
   }
 }
 
+TEST_F(Keys, BoundsAreAllowedOrRefusedAsTheySay) {
+  for (const Key& key : schema()) {
+    if (key.type != Type::integer && key.type != Type::number) continue;
+    EXPECT_TRUE(std::isfinite(key.least) && std::isfinite(key.most)) << key.path;
+    const auto accepts = [&](double value) {
+      const Json number = key.type == Type::integer ? Json(static_cast<int64_t>(value)) : Json(value);
+      return parse_typed(key, number.dump()).problem.empty();
+    };
+    const double step = key.type == Type::integer ? 1 : 1e-6;
+    EXPECT_EQ(accepts(key.least), !key.above_least) << key.path;
+    EXPECT_EQ(accepts(key.most), !key.below_most) << key.path;
+    EXPECT_FALSE(accepts(key.least - step)) << key.path;
+    EXPECT_FALSE(accepts(key.most + std::max(step, key.most * 1e-6))) << key.path;
+  }
+}
+
 TEST_F(Keys, AreDescribed) {
   std::set<std::string> paths;
   for (const Key& key : schema()) {

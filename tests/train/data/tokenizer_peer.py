@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import unittest
 from pathlib import Path
 
@@ -46,7 +47,11 @@ def corpus():
     pool = list("aZ\u00e9\u00df19 \t\n\r'\"!.,-_/\\#<|>") + ["  ", "\r\n", "'s", "'LL", "\u0301", "\u200d", "\U0001F600", "\u05d0",
                                                       "\u4e2d", "\u00a0", "\u2028", "\u0663", "\u01c5", "\u02b0", "\u0e33", END]
     draw = random.Random(1)
-    return ODD + ["".join(draw.choices(pool, k=draw.randrange(1, 40))) for _ in range(3000)] + PAGES
+    # Characters that have long been assigned: all libraries know their properties.
+    old = [char for char in map(chr, range(0x110000)) if unicodedata.ucd_3_2_0.category(char) not in ("Cn", "Cs", "Co")]
+    return (ODD + ["".join(draw.choices(pool, k=draw.randrange(1, 40))) for _ in range(3000)]
+            + ["".join(draw.choices(old, k=30)) for _ in range(1000)]
+            + [char.join("a1 ") for char in draw.sample(old, 2000)] + PAGES)
 
 
 CORPUS = corpus()

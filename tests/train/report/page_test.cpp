@@ -158,6 +158,8 @@ TEST(Page, TellsARunThatStoppedFromOneThatWasKilled) {
   run.metrics.ends[0] = {.time = kStart + 20, .step = 10, .reason = "no space", .exit_code = 6};
   EXPECT_THAT(page(run), AllOf(HasSubstr("class=\"status stopped\">Stopped: no space"),
                                HasSubstr("Exit code 6 after step 10.")));
+  run.metrics.ends[0] = {.time = kStart + 20, .step = 10, .reason = "SIGTERM"};
+  EXPECT_THAT(page(run), AllOf(HasSubstr(">Stopped by SIGTERM<"), HasSubstr("was saved after step 10.")));
   run.metrics.ends.clear();
   run.now = kStart + 10 + 30;
   EXPECT_THAT(page(run), HasSubstr("class=\"status running\">Running"));

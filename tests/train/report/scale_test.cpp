@@ -40,6 +40,7 @@ TEST(Scale, ARangeOfOneValueIsWidened) {
 
 TEST(Scale, TicksAreRoundNumbersWithUnits) {
   EXPECT_THAT(texts(Scale({0, 10}), Unit::number), ElementsAre("0", "2", "4", "6", "8", "10"));
+  EXPECT_THAT(texts(Scale({0, 0.25}), Unit::number, 3), ElementsAre("0", "0.1", "0.2"));
   EXPECT_THAT(texts(Scale({1.9, 2.6}), Unit::number), ElementsAre("2.0", "2.2", "2.4", "2.6"));
   EXPECT_THAT(texts(Scale({0, 20000}), Unit::count), ElementsAre("0", "5k", "10k", "15k", "20k"));
   EXPECT_THAT(texts(Scale({0, 3 << 20}), Unit::bytes, 3), ElementsAre("0", "1 MiB", "2 MiB", "3 MiB"));

@@ -1,0 +1,47 @@
+// Runs with LoRA save their adapters alone: here the weights beneath them are found again.
+#pragma once
+
+#include <fsdp/checkpoint.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "app/config/settings.h"
+#include "trainer/model_spec.h"
+
+namespace fsdp::train {
+
+// The weights beneath adapters: a Hugging Face folder or a checkpoint; path "": drawn from the seed.
+struct BaseWeights {
+  std::string path;
+  int64_t seed = 0;
+};
+
+// What a configuration says about start weights.
+struct WeightSources {
+  std::string init_from = {}, pretrained = {};  // empty: not set
+  int64_t seed = 0;
+};
+WeightSources weight_sources(const config::Settings& settings, const ModelSpec& spec);
+
+// For a new run: loads the base weights into `model`, and the adapters if init_from is the checkpoint of a
+// run with LoRA. Returns the base, absolute. Collective. Throws what load() throws.
+BaseWeights load_start_of_adapters(const ShardedModel& model, const std::string& model_config,
+                                   const WeightSources& sources);
+
+// For a saved run: loads what lies beneath its adapters; if that was moved, what the configuration names.
+// Collective. Throws CheckpointError if neither is there, or if the seed is another one.
+void load_base(const ShardedModel& model, const BaseWeights& base, const WeightSources& sources);
+
+// As a run saves it among its values, and back. saved_base() reads them from a checkpoint's manifest; it
+// returns nothing if the checkpoint is not one of adapters alone.
+void set_base(std::map<std::string, Value>& values, const BaseWeights& base);
+BaseWeights base_of(const std::map<std::string, Value>& values, const std::string& checkpoint);
+std::optional<BaseWeights> saved_base(const std::string& checkpoint);
+
+// Compares the adapters of two texts as in RunState::model_config. Throws CheckpointError if they differ.
+void check_same_adapters(const std::string& saved, const std::string& wanted, const std::string& checkpoint);
+
+}  // namespace fsdp::train
