@@ -44,7 +44,7 @@ quickstart: ## Set up, build, train a small GPT for a minute on two ranks, go on
 	@rm -rf build/quickstart
 	build/bin/fsdp train --config examples/quickstart.yaml --run build/quickstart --set training.max_steps=500
 	build/bin/fsdp train --config examples/quickstart.yaml --run build/quickstart --resume --devices 3
-	build/bin/fsdp generate build/quickstart --prompt "The model " --temperature 0.7
+	build/bin/fsdp generate build/quickstart --prompt "The model " --temperature 0.5
 	build/bin/fsdp report build/quickstart
 	@echo
 	@echo "Next: open build/quickstart/report.html in a browser."

@@ -1,6 +1,8 @@
 // The `fsdp` command: arguments in, an exit code out. docs/command.md describes it.
+#include <fcntl.h>
 #include <fsdp/error.h>
 #include <fsdp/version.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -48,9 +50,17 @@ int run(const Action& action) {
   }
 }
 
+// A stream that the caller has closed would be the first file that is opened, and get what is printed.
+void fill_standard_streams() {
+  int fd = ::open("/dev/null", O_RDONLY);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDONLY);
+  if (fd >= 0) ::close(fd);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_streams();
   CLI::App app("Fully sharded data parallel training: the command.", "fsdp");
   app.set_version_flag("--version", std::string("fsdp.cpp ") + fsdp::version());
   app.require_subcommand(1);

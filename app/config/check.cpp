@@ -39,6 +39,10 @@ class Checking {
               {"distributed.fsdp.activation_checkpointing", "model.script"},
               "found activation checkpointing with " + described(settings_, "model.script") +
                   ". Blocks of a TorchScript model cannot be computed again: set it to false");
+    const Json& adapters = settings_.peek("lora.rank");
+    refuse_if(adapters != 0 && has("model.script"), {"lora.rank", "model.script"},
+              "found " + shown(adapters) + " with " + described(settings_, "model.script") +
+                  ". Layers of a TorchScript model are compiled and get no adapters: set it to 0");
     const bool reproducible = is_on(settings_, "training.reproducible");
     refuse_if(reproducible && settings_.peek("training.precision") == "bf16-true",
               {"training.precision", "training.reproducible"},

@@ -36,7 +36,7 @@ std::vector<Key> source_keys() {
       {.path = "data.token_type",
        .value = "auto",
        .choices = {"auto", "uint16", "uint32"},
-       .help = "Integers of a token file; auto: as its header says, which llm.c writes. nanoGPT writes uint16 and no header",
+       .help = "Integers of a token file; auto: as its header says. nanoGPT writes uint16 and no header",
        .needs = "data.format",
        .needed = {"auto", "tokens"}}};
 }

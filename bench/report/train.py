@@ -1,4 +1,4 @@
-"""`fsdp train`: against the bare loop of bench/run step, against a plain PyTorch trainer, and how fast it reads data."""
+"""`fsdp train`: its steps against a bare loop, its time to a loss against PyTorch, and how fast it reads data."""
 
 import pathlib
 import statistics
@@ -59,7 +59,8 @@ class Lines:
 
     def tokens_per_second(self):
         """The most that one rank took, in any training."""
-        return max((line["rank_tokens_per_second"] for line in self.lines if line["impl"] == train_runs.OURS), default=None)
+        ours = [line for line in self.lines if line["impl"] == train_runs.OURS]
+        return max((line["rank_tokens_per_second"] for line in ours), default=None)
 
 
 def measure_steps(options, lines):
@@ -76,7 +77,7 @@ def reach(run, target):
     """Seconds from the start to the first evaluation with the target loss; None: it was not reached."""
     for at in run["evaluations"]:
         if at["loss"] <= target:
-            return {"seconds": round(at["seconds"], 3), "train_seconds": round(at["train_seconds"], 3)}
+            return {"seconds": at["seconds"], "train_seconds": at["train_seconds"]}
     return {"seconds": None, "train_seconds": None}
 
 

@@ -20,7 +20,7 @@ WARMUP = 3
 
 # Part loss: a GPT-2 of bytes. The batch is that of a step, over all ranks.
 LOSS_SHAPE = {"layers": 4, "heads": 4, "context": 128, "batch": 16, "evaluations": 8, "eval_batches": 4}
-LOSS_TRAINING = {"lr": 1e-3, "warmup_steps": 10, "seed": 42}
+LOSS_TRAINING = {"lr": 1e-3, "seed": 42}
 
 
 def run_trainer(fsdp, folder, stage, models, environment):
@@ -31,7 +31,9 @@ def run_trainer(fsdp, folder, stage, models, environment):
     run = tempfile.mkdtemp(dir=folder)
     begin = time.time()
     command = [str(fsdp), "train", "--config", config, "--run", os.path.join(run, "run")]
-    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if done.returncode != 0:
         raise BenchError(f"fsdp train ended with status {done.returncode}; it wrote:\n{done.stdout}")
     with open(os.path.join(run, "run", "metrics.jsonl")) as file:
@@ -100,6 +102,7 @@ class LossCase:
 
     def __init__(self, folder, options):
         self.folder, self.fsdp, self.steps = folder, options.fsdp, options.loss_steps
+        self.warmup = options.loss_steps // 20
         self.every = max(1, options.loss_steps // LOSS_SHAPE["evaluations"])
         self.python = programs.peers_python(options.python)
         sizes = {"width": options.width} | {name: LOSS_SHAPE[name] for name in ("layers", "heads", "context")}
@@ -120,7 +123,8 @@ class LossCase:
         tokens = LOSS_SHAPE["batch"] * LOSS_SHAPE["context"] / ranks
         middle = statistics.median(after - before for before, after in zip(steps, steps[1:]))
         evaluations = [
-            {"step": one["step"], "loss": one["loss"], "seconds": one["time"] - begin, "train_seconds": one["time"] - started}
+            {"step": one["step"], "loss": one["loss"]}
+            | {"seconds": round(one["time"] - begin, 3), "train_seconds": round(one["time"] - started, 3)}
             for one in records
             if one["kind"] == "eval"
         ]
@@ -136,7 +140,7 @@ class LossCase:
         }
 
     def torch(self):
-        values = LOSS_TRAINING | {"steps": self.steps, "eval_every": self.every}
+        values = LOSS_TRAINING | {"steps": self.steps, "warmup_steps": self.warmup, "eval_every": self.every}
         values |= {"batch_size": LOSS_SHAPE["batch"], "global_batch_size": LOSS_SHAPE["batch"]}
         values |= {"sequence_length": LOSS_SHAPE["context"], "eval_batches": LOSS_SHAPE["eval_batches"]}
         values |= {"model": "start", "tokens": "train.bin", "validation": "val.bin"}
@@ -149,14 +153,14 @@ class LossCase:
         return self.line("torch", 1, begin, [json.loads(line) for line in done.stdout.splitlines()])
 
     def ours(self, ranks):
-        training, batch = LOSS_TRAINING, LOSS_SHAPE["batch"]
+        batch = LOSS_SHAPE["batch"]
         stage = {
             "distributed": {"devices": ranks, "strategy": "fsdp"},
             "training": {
                 "batch_size": batch // ranks,
                 "global_batch_size": batch,
                 "max_steps": self.steps,
-                "seed": training["seed"],
+                "seed": LOSS_TRAINING["seed"],
             },
             "model": {"pretrained": str(self.folder / "start")},
             "data": {
@@ -164,8 +168,8 @@ class LossCase:
                 "validation": str(self.folder / "val.bin"),
                 "sequence_length": LOSS_SHAPE["context"],
             },
-            "optimizer": {"lr": training["lr"]},
-            "schedule": {"warmup_steps": training["warmup_steps"]},
+            "optimizer": {"lr": LOSS_TRAINING["lr"]},
+            "schedule": {"warmup_steps": self.warmup},
             "eval": {"every_steps": self.every, "batches": LOSS_SHAPE["eval_batches"]},
         }
         return self.line(OURS, ranks, *run_trainer(self.fsdp, self.folder, stage, {}, {}))

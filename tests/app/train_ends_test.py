@@ -3,13 +3,13 @@
 import os
 import resource
 import signal
-import subprocess
+import socket
 import sys
 from pathlib import Path
 
-from command import FSDP, main
-from training import (CHECKPOINT, FAILED, FOREVER, NUMERIC, OK, RENDEZVOUS, STORAGE, USAGE, TrainTest, environment,
-                      free_port, losses, records, stop, wait_until)
+from command import main
+from training import (CHECKPOINT, FOREVER, NUMERIC, OK, RENDEZVOUS, STORAGE, USAGE, TrainTest, environment, losses,
+                      processes_of, records, stop, wait_until)
 
 TORCHRUN = Path(__file__).parents[2] / "scripts" / "torchrun"
 
@@ -52,6 +52,7 @@ class Signals(TrainTest):
     def test_ctrl_c_reaches_a_rank_of_torchrun(self):
         words = [sys.executable, TORCHRUN, "--no-python", "--nproc-per-node", "2", *self.words(*FOREVER)]
         process = self.start_and_wait(words=words)
+        self.assertEqual(len(processes_of(self.run_folder)), 3, "torchrun and two ranks")
         stop(process)
         self.assertEqual(len(records(self.run_folder, "end")), 1)
         self.no_rank_is_left()
@@ -82,11 +83,6 @@ class Kills(TrainTest):
 
 
 class Failures(TrainTest):
-    def failed_with(self, text, words, rank=0):
-        """The cause comes first, once, after what was said before the failure."""
-        self.says(text, f"fsdp: rank {rank} of 2 on ", words)
-        self.assertEqual(text.count(words), 1, text)
-
     def test_not_finite(self):
         text = self.train("--set", "optimizer.lr=1000", "--set", "training.max_skipped_steps=0", "--set",
                           "training.gradient_clipping=0", "--set", "optimizer.name=sgd", "--set",
@@ -117,9 +113,15 @@ class Failures(TrainTest):
         file.write_text("")
         self.says(self.train("--run", file, expect=STORAGE), f"fsdp: cannot create {file}", "--run DIR names another")
         self.says(self.train("--run", file / "run", expect=STORAGE), "cannot create")
-        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-        self.says(self.train(expect=STORAGE, preexec_fn=lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN), limit())),
-                  "File too large")
+
+    def test_a_checkpoint_that_cannot_be_written(self):
+        def small_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
+
+        text = self.train("--devices", "1", expect=STORAGE, preexec_fn=small_files)
+        self.says(text, "fsdp: rank 0 of 1 on ", "File too large", f"cannot write {self.run_folder}/")
+        self.assertEqual(text.count("File too large"), 1)
         self.no_rank_is_left()
 
     def test_read_only_folder(self):
@@ -137,7 +139,6 @@ class Failures(TrainTest):
         self.says(text, "ended with exit code 2")
 
     def test_port_in_use(self):
-        import socket
         with socket.socket() as used:
             used.bind(("127.0.0.1", 0))
             used.listen()

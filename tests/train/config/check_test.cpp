@@ -60,6 +60,12 @@ TEST_F(Check, ActivationCheckpointingOfAScriptIsRefused) {
                                 HasSubstr("model.script a.pt (c.yaml:1)"))));
 }
 
+TEST_F(Check, AdaptersOfAScriptAreRefused) {
+  EXPECT_THAT(
+      resolved("model: {script: a.pt}\nlora: {rank: 4}\n").problems,
+      ElementsAre(AllOf(StartsWith("c.yaml:2: lora.rank: found 4 with model.script a.pt (c.yaml:1)"))));
+}
+
 TEST_F(Check, DevicesOfTheMachine) {
   EXPECT_EQ(made("", {}, {.gpus = 4, .cores = 64}).integer("distributed.devices"), 4);
   EXPECT_EQ(made("", {}, {.cores = 6}).integer("distributed.devices"), 6);

@@ -12,7 +12,8 @@ LORA = {"lora.rank": 4, "lora.alpha": 8, "training.max_steps": 12, "optimizer.lr
 def lora(more=(), **changes):
     """Settings of a run with LoRA. `steps` is training.max_steps, and so on."""
     names = {"steps": "training.max_steps", "lr": "optimizer.lr", "alpha": "lora.alpha"}
-    return [f"{key}={value}" for key, value in (LORA | {names[key]: value for key, value in changes.items()}).items()] + list(more)
+    values = LORA | {names[key]: value for key, value in changes.items()}
+    return [f"{key}={value}" for key, value in values.items()] + list(more)
 
 
 def same_bits(more=(), **changes):
@@ -44,7 +45,8 @@ class Lora(RunTest):
         layers = [f"transformer.h.{i}.attn.{layer}" for i in (0, 1) for layer in ("c_attn", "c_proj")]
         names = {f"{layer}.lora_{ab}.weight" for layer in layers for ab in "AB"}
         self.assertEqual({name for name in weights if "lora" in name}, names)
-        self.assertFalse([name for name in tensors if ".wte." in name or ".c_fc." in name or name.endswith("c_attn.weight")])
+        frozen = (".wte.", ".c_fc.", "c_attn.weight")
+        self.assertFalse([name for name in tensors if any(part in name for part in frozen)])
         # Rank 4 beside [32, 96] and [32, 32], twice: fp32 values and two moments each.
         numbers = 2 * (4 * 32 + 96 * 4 + 4 * 32 + 32 * 4)
         found = sum(one["bytes"] for name, one in tensors.items() if ".lora_" in name and not name.endswith(".step"))
@@ -86,7 +88,8 @@ class Lora(RunTest):
         config = json.loads((self.folder / "merged" / "config.json").read_text())
         self.assertNotIn("lora", config)
         # One step that changes nothing makes a run of the exported folder.
-        self.train("again", "model.pretrained=merged", "training.max_steps=1", "optimizer.lr=1e-30", "schedule.warmup_steps=0")
+        self.train("again", "model.pretrained=merged", "training.max_steps=1", "optimizer.lr=1e-30",
+                   "schedule.warmup_steps=0")
         self.assertEqual(self.fsdp("generate", "again", *words), expected)
 
     def test_goes_on_with_adapters_of_another_run(self):
@@ -117,12 +120,10 @@ class Lora(RunTest):
         self.assertIn("A run keeps its lora section", said)
 
     def test_a_dry_run_counts_what_is_trained(self):
-        def optimizer_state(*sets):
-            text = self.fsdp("train", "--config", "small.yaml", "--dry-run", *[w for s in sets for w in ("--set", s)])
-            return text, [line for line in text.splitlines() if line.startswith("  optimizer state")][0]
-        text, adapters = optimizer_state("lora.rank=4")
+        text = self.fsdp("train", "--config", "small.yaml", "--dry-run", "--set", "lora.rank=4")
         self.assertIn("trained 1,536 of them, in adapters of rank 4", text)
-        self.assertNotEqual(adapters, optimizer_state()[1])
+        # Two moments of 1,536 numbers in fp32 are 12 KiB; those of all parameters are 24 times as large.
+        self.assertRegex(text, r"  optimizer state +12\.\d KiB ")
 
 
 if __name__ == "__main__":
