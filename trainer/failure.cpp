@@ -28,6 +28,7 @@ Failure describe_failure(const std::exception& error) {
                    : is<RendezvousError>(error) ? app::kRendezvous
                    : is<NumericError>(error)    ? app::kNumeric
                    : is<IoError>(error)         ? app::kStorage
+                   : is<Error>(error)           ? app::kFailed
                                                 : app::kDefect;
   return {error.what(), code};
 }

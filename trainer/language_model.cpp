@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "trainer/data/error.h"
+
 namespace fsdp::train {
 
 namespace {
@@ -28,16 +30,24 @@ LanguageModel shard_net(const World& world, const torch::nn::ModuleHolder<Net>& 
     const auto step = std::make_shared<Captured<Net>>(capture(model));
     return [step](const at::Tensor& tokens, const at::Tensor& targets) { return (*step)(tokens, targets); };
   };
-  return {.model = model,
-          .loss = loss,
-          .logits = logits,
-          .start_text = start_text,
-          .capture_step = capture_step};
+  return {
+      .model = model, .loss = loss, .logits = logits, .start_text = start_text, .capture_step = capture_step};
+}
+
+torch::jit::Module load_script(const std::string& path) {
+  try {
+    return torch::jit::load(path, torch::kCPU);
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    throw data::DataError(
+        "model.script: " + path + " cannot be read as TorchScript; torch.jit.script(model).save(\"" + path +
+        "\") writes such a file in Python. LibTorch says: " + text.substr(0, text.find(". ")));
+  }
 }
 
 // A script's forward takes tokens and returns logits.
 LanguageModel shard_script(const World& world, const std::string& path, const ShardOptions& sharding) {
-  const torch::jit::Module script = torch::jit::load(path, torch::kCPU);
+  const torch::jit::Module script = load_script(path);
   Sharded<torch::jit::Module> model = fully_shard(world, script, sharding);
   auto logits = [model](const at::Tensor& tokens) mutable {
     const c10::IValue result = model(tokens);

@@ -126,12 +126,17 @@ void Run::report(const StepResult& result, double seconds) {
 void Run::evaluate_if_due() {
   const int64_t every = settings_.integer("eval.every_steps");
   if (!eval_data_ || every == 0 || (state_->step % every != 0 && state_->step != steps_)) return;
+  evaluate_now();
+}
+
+void Run::evaluate_now() {
   const auto wait = reporter_->waiting("the evaluation after step " + std::to_string(state_->step));
   note_evaluation(evaluate(world_, average_ ? *average_ : *model_, *eval_data_));
 }
 
 void Run::note_evaluation(const EvalResult& result) {
   metrics_.eval_loss = result.loss;
+  evaluated_step_ = state_->step;
   reporter_->eval({.step = state_->step, .loss = result.loss, .tokens = result.counted});
   reporter_->note(describe_evaluation(state_->step, result.loss, best_eval_));
   const bool better = !best_eval_ || result.loss < *best_eval_;
@@ -152,6 +157,7 @@ bool Run::save_is_due(const StepResult& result) const {
 
 void Run::save() {
   if (!saver_ || saved_step_ == state_->step) return;
+  if (keeps_best() && evaluated_step_ != state_->step) evaluate_now();  // each checkpoint has its own loss
   const Clock::time_point start = Clock::now();
   const auto wait = reporter_->waiting("the checkpoint of step " + std::to_string(state_->step));
   state_->values["tokens"] = metrics_.tokens;

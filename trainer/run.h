@@ -43,6 +43,7 @@ class Run {
 
   // Before the first step.
   void open_folder();
+  void start_files();
   void make_model();
   void make_average();
   void make_data();
@@ -53,12 +54,14 @@ class Run {
   void load_beneath_adapters(const std::string& checkpoint);
   void announce();
   bool keeps_files() const { return !request_.folder.empty(); }
+  bool keeps_best() const { return keeps_files() && settings_.flag("checkpoint.keep_best"); }
 
   // One step, and what follows it.
   void step();
   void count_skipped(const StepResult& result);
   void report(const StepResult& result, double seconds);
   void evaluate_if_due();
+  void evaluate_now();
   void note_evaluation(const EvalResult& result);
   bool save_is_due(const StepResult& result) const;
   void save();
@@ -91,7 +94,7 @@ class Run {
 
   int64_t steps_ = 0;       // that the run is to have
   int64_t first_step_ = 0;  // after which this process began
-  int64_t saved_step_ = -1;
+  int64_t saved_step_ = -1, evaluated_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
   TrainMetrics metrics_;
   std::optional<double> best_eval_;

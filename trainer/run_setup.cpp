@@ -86,9 +86,14 @@ void Run::open_folder() {
   settings_.set("training.global_batch_size", plan.global_batch_size, {config::Layer::derived, "derived"});
   settings_.set("training.gradient_accumulation_steps", plan.accumulation,
                 {config::Layer::derived, "derived"});
-  if (!keeps_files()) return;
-  world_.comm().barrier("the run's folder was looked at");
-  if (world_.rank() != 0) return;
+  // Rank 0 writes to the folder when the others have looked at it.
+  if (keeps_files()) world_.comm().barrier("the run's folder was looked at");
+}
+
+// Called when nothing can be refused any more: a start that fails leaves no run, and a run its config.yaml.
+void Run::start_files() {
+  if (!keeps_files() || world_.rank() != 0) return;
+  const watch::RunFolder folder{request_.folder};
   folder.make();
   folder.write_config(settings_.to_yaml());
 }
@@ -143,6 +148,10 @@ void Run::make_data() {
 }
 
 void Run::make_training() {
+  TORCH_CHECK(!keeps_best() || eval_data_ != nullptr,
+              "checkpoint.keep_best is set, but there is no validation data to find the best by: set "
+              "data.validation or "
+              "a larger data.validation_fraction");
   steps_ = settings_.has("training.max_steps") ? settings_.integer("training.max_steps") : 0;
   if (settings_.has("training.max_epochs")) {
     const int64_t in_epochs = settings_.integer("training.max_epochs") * data_->steps_per_epoch();
@@ -199,7 +208,7 @@ void Run::load_weights() {
 void Run::resume() {
   if (average_) update_average(average_->model, model_->model, 0.0);
   SaveOptions options{.keep_last = settings_.integer("checkpoint.keep_last")};
-  if (settings_.flag("checkpoint.keep_best")) options.keep_best = "eval_loss";
+  if (keeps_best()) options.keep_best = "eval_loss";
   if (spec_.lora.rank > 0) options.filter = models::is_adapter;
   if (keeps_files()) saver_ = std::make_unique<BackgroundSaver>(request_.folder, options);
   ReportOptions reporting{.folder = request_.folder,
@@ -208,6 +217,7 @@ void Run::resume() {
   if (settings_.has("logging.log_file")) reporting.log_file = settings_.text("logging.log_file");
   if (keeps_files()) reporting.wandb = wandb_options(settings_, request_.folder);
   if (!keeps_files() || !request_.resume || !has_checkpoint(request_.folder)) {
+    start_files();
     reporter_.emplace(world_, reporting);
     return;
   }
@@ -220,6 +230,7 @@ void Run::resume() {
   if (const auto waited = state_->values.find("evals_without_gain"); waited != state_->values.end())
     evals_without_gain_ = std::get<int64_t>(waited->second);
   reporting.resumed_after = first_step_;
+  start_files();
   reporter_.emplace(world_, reporting);
   for (const std::string& damaged : report.damaged) reporter_->note(damaged);
   reporter_->write(watch::ResumeRecord{.step = first_step_, .from = report.path});

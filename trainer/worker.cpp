@@ -83,8 +83,8 @@ const Command* find_command(const Words& words) {
   return nullptr;
 }
 
-// A launcher with an error file shows what is in it, the first failure first. What rank 0 writes to stderr could
-// come before that. The stderr of other ranks goes to their logs.
+// A launcher with an error file shows what is in it, the first failure first. What rank 0 writes to stderr
+// could come before that. The stderr of other ranks goes to their logs.
 int fail(const std::string& text, int code, int culprit = -1) {
   write_error_file(text, culprit);
   const char* rank = std::getenv("RANK");

@@ -1,8 +1,12 @@
 #include "app/config/check_model.h"
 
+#include <algorithm>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "app/config/check.h"
+#include "app/config/near.h"
 #include "app/config/value.h"
 
 namespace fsdp::config {
@@ -50,6 +54,21 @@ class Model {
     if (is_llama() && settings_.peek("model_config.dropout").get<double>() > 0)
       refuse("dropout", "found " + shown(settings_.peek("model_config.dropout")) +
                             ", but a llama model has none. Remove it, or use gpt2");
+  }
+
+  // Names of layers as models/lora.h has them.
+  void adapters() {
+    if (settings_.integer("lora.rank") == 0 || !settings_.has("lora.targets")) return;
+    const std::vector<std::string> known =
+        is_llama() ? std::vector<std::string>{"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                              "gate_proj", "up_proj", "down_proj"}
+                   : std::vector<std::string>{"c_attn",      "c_proj",     "c_fc",    "attn.c_attn",
+                                              "attn.c_proj", "mlp.c_proj", "mlp.c_fc"};
+    for (const std::string& target : settings_.list("lora.targets"))
+      if (std::find(known.begin(), known.end(), target) == known.end())
+        problems_.add(settings_.origin("lora.targets").text, "lora.targets",
+                      "found '" + target + "', expected layers of a " + (is_llama() ? "llama" : "gpt2") +
+                          " model: " + one_of(known) + did_you_mean(target, known));
   }
 
   void tokens() {
@@ -100,6 +119,7 @@ void check_model(const Settings& settings, Problems& problems) {
   model.heads();
   model.family();
   model.tokens();
+  model.adapters();
 }
 
 }  // namespace fsdp::config

@@ -94,6 +94,16 @@ PAGE = """# Options
 | field | default |
 |---|---|
 | `strict` | `true` |
+
+### `ScheduleOptions`
+| field | default |
+|---|---|
+| `warmup_steps` | `0` |
+
+### `PlannedRanks`
+| field | default |
+|---|---|
+| `ranks` | `1` |
 """
 GOOD = {
     "docs/options.md": PAGE,
@@ -106,6 +116,8 @@ GOOD = {
     "include/fsdp/comm_options.h": "struct CommOptions {\n  std::chrono::milliseconds timeout{300};  // of waits\n};\n",
     "include/fsdp/checkpoint.h": "struct SaveOptions {\n  int64_t keep_last = 0;\n};\n"
                                  "struct LoadOptions {\n  bool strict = true;\n};\n",
+    "include/fsdp/schedule.h": "struct ScheduleOptions {\n  int64_t warmup_steps = 0;\n};\n",
+    "include/fsdp/sharding_plan.h": "struct PlannedRanks {\n  int ranks = 1;\n};\n",
 }
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # check_setup.sh ROOT HELLO: what setup and make promise. The torchrun in .venv starts ranks; `make install` builds
-# nothing but the library, the models and the command. Exits 77 (skipped) where LibTorch is not the one of .venv.
+# nothing but the library, the models, the trainer and the command. Exits 77 (skipped) where LibTorch is not the one of .venv.
 set -euo pipefail
 cd "$1"
 install=$(make -n install PREFIX=/nowhere)
-grep -q -e '--build build/release .*--target fsdp --target fsdp_models --target fsdp_app$' <<<"$install" || { echo "make install builds more than the library, the models and the command:"; echo "$install"; exit 1; }
+grep -q -e '--build build/release .*--target fsdp --target fsdp_models --target fsdp_app --target fsdp_train --target fsdp_worker$' <<<"$install" || { echo "make install builds more than the library, the models, the trainer and the command:"; echo "$install"; exit 1; }
 
 [ -x .venv/bin/torchrun ] || exit 77
 out=$(FSDP_DEVICE=cpu OMP_NUM_THREADS=1 .venv/bin/torchrun --standalone --no-python --nproc-per-node 2 "$2" 2>&1) || { echo "$out"; exit 1; }

@@ -33,14 +33,15 @@ ModelSpec spec_of(const std::string& type) {
           .hidden_size = 32,
           .num_layers = 2,
           .num_heads = 4,
-          .num_kv_heads = type == "llama" ? 2 : 0};
+          .num_kv_heads = type == "llama" ? 2 : 0,
+          .tie_embeddings = false};  // a tied model would say its last token again
 }
 
 // Larger weights than a new model's, so that its most likely token depends on all of the text.
 LanguageModel make_model(const World& world, const ModelSpec& spec) {
   LanguageModel model = train::make_language_model(world, spec, {.seed = 3}, {});
   const torch::NoGradGuard no_grad;
-  for (at::Tensor& one : model.model.parameters()) one.mul_(4);
+  for (at::Tensor& one : model.model.parameters()) one.mul_(12);
   return model;
 }
 
@@ -177,7 +178,7 @@ std::string save_script(const TempFolder& folder) {
   torch::jit::Module script("Bag");
   torch::manual_seed(4);
   script.register_parameter("rows", torch::randn({kVocabSize, kVocabSize}), false);
-  script.define("def forward(self, ids):\n  return self.rows[ids].cumsum(1)");
+  script.define("def forward(self, ids):\n  return torch.cumsum(torch.embedding(self.rows, ids), 1)\n");
   script.save(folder / "bag.pt");
   return folder / "bag.pt";
 }

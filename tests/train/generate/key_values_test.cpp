@@ -132,15 +132,18 @@ at::Tensor plain_logits(Net net) {
 // On `ranks` ranks, between two training steps.
 template <class Make>
 void expect_same_logits_sharded(int ranks, Make make, const ShardOptions& options, double bound) {
+  // Ranks are threads, which share one generator: all that is drawn is drawn here.
+  const at::Tensor tokens = some_tokens(), all = plain_logits(make());
+  std::vector<decltype(make())> nets;
+  for (int rank = 0; rank < ranks; ++rank) nets.push_back(make());
   run_ranks(ranks, [&](World& world) {
-    auto model = fully_shard(world, make(), options);
+    auto model = fully_shard(world, nets[static_cast<size_t>(world.rank())], options);
     const auto train = [&] {
       model.train();
-      model(some_tokens(), some_tokens()).backward();
+      model(tokens, tokens).backward();
       model.zero_grad();
     };
     train();
-    const at::Tensor tokens = some_tokens(), all = plain_logits(make());
     {
       const torch::NoGradGuard no_grad;
       model.eval();

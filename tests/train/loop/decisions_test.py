@@ -43,6 +43,26 @@ class Decisions(RunTest):
         self.assertLess(best, 12)
         self.assertEqual(self.checkpoints("best"), [best, 12])
 
+    def test_every_checkpoint_has_a_loss_of_its_own_to_be_the_best_by(self):
+        self.train("run", "training.max_steps=7", "checkpoint.every_steps=3", "checkpoint.keep_last=1",
+                   "checkpoint.keep_best=true", "eval.every_steps=5")
+        self.assertEqual([one["step"] for one in self.records("run", "eval")], [3, 5, 6, 7])
+        log = self.train("none", "checkpoint.keep_best=true", "eval.every_steps=5", "data.validation_fraction=0",
+                         expect=2)
+        self.assertIn("checkpoint.keep_best", log)
+
+    def test_a_start_that_fails_leaves_no_run(self):
+        sets = ["model.script=net.pt", "data.sequence_length=32"]
+        text = (self.folder / "small.yaml").read_text()
+        (self.folder / "small.yaml").write_text(text.replace("    model: {config: model_config_small}\n", ""))
+        (self.folder / "net.pt").write_text("no script")
+        self.train("run", *sets, expect=2)
+        self.assertFalse((self.folder / "run" / "config.yaml").exists())
+        self.train("run", "model.config=model_config_small", "training.max_steps=2")
+        before = (self.folder / "run" / "config.yaml").read_text()
+        self.train("run", "model.config=model_config_small", "model_config.hidden_size=64", resume=True, expect=3)
+        self.assertEqual((self.folder / "run" / "config.yaml").read_text(), before)
+
     def test_early_stop(self):
         log = self.train("stopped", "training.max_steps=40", "eval.every_steps=2", "eval.patience=3", "optimizer.lr=3",
                          "schedule.warmup_steps=0")

@@ -112,9 +112,9 @@ class Lora(RunTest):
         self.train("run", *lora(["training.init_from=moved"], steps=14), resume=True)
 
     def test_refuses_what_has_no_adapters(self):
-        said = self.train("refused", *lora(["lora.targets=[c_attn, q_proj]"]), expect=1)
-        self.assertIn("q_proj", said)
-        self.assertIn("c_attn, c_fc, c_proj", said)
+        said = self.train("refused", *lora(["lora.targets=[c_attn, q_proj]"]), expect=2)
+        self.assertIn("'q_proj'", said)
+        self.assertIn("c_attn, c_proj, c_fc", said)
         self.train("run", *lora())
         said = self.train("run", *lora(alpha=9, steps=14), resume=True, expect=3)
         self.assertIn("A run keeps its lora section", said)
