@@ -119,8 +119,9 @@ std::string describe_data(const Corpus& corpus, const TokenData& data, int64_t l
   return text;
 }
 
-std::string describe_evaluation(int64_t step, double loss, const std::optional<double>& best) {
-  const std::string text = "step " + std::to_string(step) + "  eval loss " + watch::loss_text(loss);
+std::string describe_evaluation(int64_t step, double loss, const std::optional<double>& best, bool averaged) {
+  const std::string text = "step " + std::to_string(step) + "  eval loss " +
+                           (averaged ? "of the averaged weights " : "") + watch::loss_text(loss);
   if (!best) return text;
   return text + (loss < *best ? ", the best so far" : "; the best so far is " + watch::loss_text(*best));
 }

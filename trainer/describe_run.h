@@ -21,7 +21,8 @@ std::vector<std::string> start_lines(const watch::StartRecord& start, const Worl
                                      const config::Settings& settings, const BatchNumbers& numbers,
                                      const std::string& data);
 std::string describe_data(const Corpus& corpus, const TokenData& data, int64_t length);
-std::string describe_evaluation(int64_t step, double loss, const std::optional<double>& best);
+// `averaged`: the average of the weights was evaluated.
+std::string describe_evaluation(int64_t step, double loss, const std::optional<double>& best, bool averaged);
 
 watch::MemoryRecord describe_memory(int64_t step, const ShardedModel& model,
                                     const torch::optim::Optimizer& optimizer);

@@ -138,7 +138,7 @@ void Run::note_evaluation(const EvalResult& result) {
   metrics_.eval_loss = result.loss;
   evaluated_step_ = state_->step;
   reporter_->eval({.step = state_->step, .loss = result.loss, .tokens = result.counted});
-  reporter_->note(describe_evaluation(state_->step, result.loss, best_eval_));
+  reporter_->note(describe_evaluation(state_->step, result.loss, best_eval_, average_.has_value()));
   const bool better = !best_eval_ || result.loss < *best_eval_;
   if (better) best_eval_ = result.loss;
   evals_without_gain_ = better ? 0 : evals_without_gain_ + 1;

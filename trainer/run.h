@@ -51,6 +51,7 @@ class Run {
   bool capture_pays() const;
   void load_weights();
   void resume();
+  void set_learning_rate();
   void load_beneath_adapters(const std::string& checkpoint);
   void announce();
   bool keeps_files() const { return !request_.folder.empty(); }

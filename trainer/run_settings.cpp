@@ -142,7 +142,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Settings& settings
                            .betas({settings.number("optimizer.beta1"), settings.number("optimizer.beta2")})
                            .eps(settings.number("optimizer.eps"));
   const auto groups = decay_groups(model, options);
-  if (settings.text("optimizer.moments") == "bf16")
+  if (settings.text("optimizer.moments") == "bf16" && settings.text("training.precision") != "bf16-true")
     return std::make_unique<AdamW>(groups, options, at::kBFloat16);
   return std::make_unique<AdamW>(groups, options);
 }

@@ -221,7 +221,14 @@ void Run::resume() {
     reporter_.emplace(world_, reporting);
     return;
   }
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> configured;
+  for (const auto& group : optimizer_->param_groups()) configured.push_back(group.options().clone());
   const LoadReport report = load(request_.folder, *state_, {.filter = options.filter, .fall_back = true});
+  for (size_t i = 0; i < configured.size(); ++i) {
+    // The checkpoint has the options of the run before; those of the configuration hold from here on.
+    optimizer_->param_groups()[i].set_options(std::move(configured[i]));
+  }
+  set_learning_rate();
   if (spec_.lora.rank > 0) load_beneath_adapters(report.path);
   first_step_ = saved_step_ = state_->step;
   metrics_.tokens = std::get<int64_t>(state_->values.at("tokens"));
@@ -236,6 +243,14 @@ void Run::resume() {
   reporter_->write(watch::ResumeRecord{.step = first_step_, .from = report.path});
   reporter_->note("resumes " + report.path + ", which " + std::to_string(report.ranks) +
                   (report.ranks == 1 ? " rank" : " ranks") + " saved");
+}
+
+// That of the next step, by the schedule of this configuration. Schedule::step() sets those of the steps
+// after it.
+void Run::set_learning_rate() {
+  const double factor = learning_rate_factor(schedule_options(settings_, steps_), state_->step);
+  for (auto& group : optimizer_->param_groups())
+    group.options().set_lr(factor * settings_.number("optimizer.lr"));
 }
 
 // A run with LoRA saves its adapters alone.

@@ -9,13 +9,16 @@
 #include <fsdp/log.h>
 #include <fsdp/train.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/exit_codes.h"
@@ -23,6 +26,8 @@
 #include "trainer/generate.h"
 #include "trainer/plan_run.h"
 #include "trainer/run.h"
+#include "trainer/watch/progress.h"
+#include "trainer/watch/terminal.h"
 
 namespace {
 
@@ -38,18 +43,29 @@ config::Settings read_settings(const std::string& path) {
 using Words = std::vector<std::string>;
 
 // Leaves out that the rank was found in RANK and WORLD_SIZE, which this command has set itself.
-World init_without_info() {
+World init_without_info(const config::Settings& settings) {
   const LogSink before = set_log_sink([](LogLevel level, std::string_view line) {
     if (level != LogLevel::info) std::fprintf(stderr, "%s\n", format_log_line(level, line).c_str());
   });
-  const World world = init();
+  const World world = [&] {
+    // The others may be on machines where nobody has started them yet: say so, and wait as long as in a run.
+    const char* rank = std::getenv("RANK");
+    std::optional<watch::Progress> progress;
+    std::optional<watch::Progress::Wait> wait;
+    if (rank != nullptr && std::string_view(rank) == "0" && settings.ranks() > 1) {
+      progress.emplace(
+          watch::ProgressOptions{.fd = STDERR_FILENO, .terminal = watch::find_terminal(STDERR_FILENO)});
+      wait.emplace(progress->waiting("all " + std::to_string(settings.ranks()) + " ranks to come"));
+    }
+    return init({.timeout = std::chrono::seconds(settings.integer("distributed.timeout"))});
+  }();
   set_log_sink(before);
   return world;
 }
 
 void train_rank(const Words& words) {
   const config::Settings settings = read_settings(words[1]);
-  const World world = init_without_info();
+  const World world = init_without_info(settings);
   train::Run run(world, settings, {.folder = words[2], .resume = words[3] == "resume"}, {});
   run.train();
 }
@@ -63,6 +79,7 @@ void print_plan(const Words& words) {
 
 void generate(const Words& words) {
   const config::Settings settings = read_settings(words[1]);
+  set_log_level(LogLevel::warn);  // the world is no news
   const World world = init({.rank = 0, .world_size = 1});
   train::generate_from_run(world, settings, words[2], train::generate_request(words[3]));
 }

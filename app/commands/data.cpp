@@ -45,8 +45,8 @@ void check_output(const std::string& out, const std::vector<std::string>& files)
 }
 
 void check_outputs(const PrepareArguments& given, const std::vector<std::string>& files) {
-  if (given.validation_out.empty() != (given.options.validation_fraction == 0))
-    throw data::DataError("--validation-out and --validation-fraction are given together or not at all");
+  if (given.validation_out.empty() && given.options.validation_fraction > 0)
+    throw data::DataError("--validation-fraction needs --validation-out, the file that gets this part");
   check_output(given.out, files);
   if (given.validation_out.empty()) return;
   check_output(given.validation_out, files);
@@ -99,6 +99,9 @@ int prepare(const PrepareArguments& given) {
   check_outputs(given, files);
   data::TextOptions options = given.options;
   options.completion_only = !given.whole_loss;
+  constexpr double kUsualFraction = 0.05;
+  if (!given.validation_out.empty() && options.validation_fraction == 0)
+    options.validation_fraction = kUsualFraction;
   data::TokenFileWriter train(given.out, tokenizer->vocab_size());
   std::unique_ptr<data::TokenFileWriter> validation;
   if (!given.validation_out.empty())
@@ -195,7 +198,9 @@ void add_prepare(CLI::App& group, Action& action) {
       ->type_name("PATH");
   command->add_option("--validation-out", given->validation_out, "A token file for evaluation")
       ->type_name("FILE");
-  command->add_option("--validation-fraction", given->options.validation_fraction, "Its part of the data")
+  command
+      ->add_option("--validation-fraction", given->options.validation_fraction,
+                   "Its part of the data; 0.05 if --validation-out is given")
       ->check(CLI::Range(0.0, 0.999))
       ->type_name("PART");
   command->add_flag("--jsonl", given->options.jsonl,

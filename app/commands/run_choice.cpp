@@ -25,14 +25,28 @@ bool has_checkpoint(const std::string& folder) {
   return fs::exists(folder + "/latest", ignored);
 }
 
-void start_from_sibling(const std::string& folder, config::Resolution& resolved) {
+// Silent start weights of the wrong kind cost a run: without the stage before, the user decides.
+void start_from_stage_before(const RunRequest& request, config::Resolution& resolved,
+                             std::vector<std::string>& problems) {
   const std::string key = "training.init_from";
-  if (!resolved.settings.peek(key).is_null()) return;
-  const std::string from = sibling(folder, resolved);
+  const config::Settings& settings = resolved.settings;
+  if (settings.peek(key) == "none")
+    return resolved.settings.set(key, nullptr, {config::Layer::derived, "none: new weights"});
+  if (!settings.peek(key).is_null()) return;
+  std::string from = sibling(request.folder, resolved);
   if (from.empty()) return;
+  const std::string standard =
+      sibling(watch::default_run_folder(settings.name(), settings.stage()), resolved);
+  if (!has_checkpoint(from) && has_checkpoint(standard)) from = standard;
   if (!has_checkpoint(from)) {
-    resolved.notes.push_back(key + ": there is no checkpoint in " + from + ", so " +
-                             resolved.settings.stage() + " does not start from it");
+    const std::string text =
+        key + ": " + settings.stage() + " starts from the stage before it, but there is no " +
+        "checkpoint in " + from + (from == standard ? "" : " or " + standard) +
+        ". Train that stage first, or set " + key + " to a run, or to none for new weights";
+    if (request.starts && settings.peek("mode") != "smoke")
+      problems.push_back(text);
+    else
+      resolved.notes.push_back(text);
     return;
   }
   resolved.notes.push_back(key + ": " + resolved.settings.stage() + " starts from the weights of " + from);
@@ -60,7 +74,7 @@ void keep_global_batch(const watch::RunFolder& folder, config::Resolution& resol
                           .reproducible = settings.flag("training.reproducible")});
   if (!plan.problem.empty())
     problems.push_back(folder.config() + ": " + key + ": " + plan.problem);
-  else if (settings.peek(key) != batch)
+  else if (plan.plan.accumulation != saved.peek("training.gradient_accumulation_steps"))
     resolved.notes.push_back(key + ": " + std::to_string(batch) + ", as the run in " + folder.path +
                              " has, so gradient_accumulation_steps is " +
                              std::to_string(plan.plan.accumulation));
@@ -73,22 +87,23 @@ std::string RunChoice::log_folder() const { return folder.empty() ? "" : watch::
 RunChoice choose_run(const RunRequest& request, config::Resolution& resolved,
                      std::vector<std::string>& problems) {
   const config::Settings& settings = resolved.settings;
-  const std::string standard = watch::default_run_folder(settings.name(), settings.stage());
-  const watch::RunFolder folder{request.folder.value_or(standard)};
+  const watch::RunFolder folder{request.folder};
   RunChoice choice{.folder = folder.path, .resume = request.resume};
   if (folder.path.empty()) problems.emplace_back("flag --run: found an empty text, expected a folder");
   if (settings.peek("mode") == "smoke") {
     if (request.resume)
       problems.emplace_back("flag --resume: mode smoke keeps nothing, so there is nothing to resume");
-    if (request.folder) resolved.notes.emplace_back("flag --run has no effect: mode smoke keeps nothing");
+    if (request.is_folder_given)
+      resolved.notes.emplace_back("flag --run has no effect: mode smoke keeps nothing");
     choice = {};
   }
   const bool resumes = choice.resume && folder.has_run();
   if (!choice.folder.empty() && request.is_first && !choice.resume && folder.has_run())
-    problems.push_back(folder.path +
-                       " holds a run already. --resume auto goes on with it; --run DIR starts another "
-                       "one elsewhere");
-  if (!resumes) start_from_sibling(folder.path, resolved);
+    (request.starts ? problems : resolved.notes)
+        .push_back(
+            folder.path +
+            " holds a run already. --resume auto goes on with it; --run DIR starts another one elsewhere");
+  if (!resumes) start_from_stage_before(request, resolved, problems);
   if (resumes && request.is_first && problems.empty()) keep_global_batch(folder, resolved, problems);
   return choice;
 }

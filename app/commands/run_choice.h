@@ -10,8 +10,10 @@
 namespace fsdp::app {
 
 struct RunRequest {
-  std::optional<std::string> folder;  // unset: runs/<config>/<stage>
-  bool resume = false;                // go on with what is there
+  std::string folder;            // empty is refused
+  bool is_folder_given = false;  // by --run
+  bool resume = false;           // go on with what is there
+  bool starts = true;            // false: --dry-run
   bool is_first =
       true;  // this process looks at the folder: on others the first node may have made it already
 };
@@ -25,8 +27,8 @@ struct RunChoice {
 };
 
 // Adds a problem for a folder that has a run already, if it is not to be resumed. A stage after the first
-// starts from the run of the stage before it, if that lies beside it: sets training.init_from, and adds a
-// note.
+// starts from the run of the stage before it, beside it or in its usual place: sets training.init_from, and
+// adds a note. Without such a run it adds a problem, if ranks are to be started.
 RunChoice choose_run(const RunRequest& request, config::Resolution& resolved,
                      std::vector<std::string>& problems);
 

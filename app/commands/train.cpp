@@ -15,6 +15,7 @@
 #include "app/launch/identity.h"
 #include "app/launch/supervisor.h"
 #include "app/output.h"
+#include "trainer/watch/run_folder.h"
 #include "trainer/watch/terminal.h"
 #include "trainer/watch/wandb.h"
 
@@ -51,12 +52,26 @@ int as_int(const config::Json& value) { return value.is_number_integer() ? value
 struct Plan {
   config::Resolution resolved;
   launch::Identity me = {};
+  std::string folder = {};  // --run, else runs/<config>/<stage>
   RunChoice run = {};
 
   const config::Settings& settings() const { return resolved.settings; }
   // Of all nodes and ranks, the process that speaks and looks at the run's folder.
   bool is_first() const { return me.role == launch::Role::rank ? me.rank == 0 : me.node_rank == 0; }
 };
+
+// A run that goes on keeps its configuration where file and flags say nothing. Without --config its own
+// stands for the file, unless config.yaml of this folder is what its folder is named for.
+bool go_on_with(const std::string& folder, const TrainArguments& given, config::Request& request) {
+  const watch::RunFolder run{folder};
+  if (given.resume_given->count() == 0 || request.mode == "smoke" ||
+      ::access(run.config().c_str(), R_OK) != 0)
+    return false;
+  request.run_config = run.config();
+  if (!request.config && given.run_given->count() == 0 && ::access("config.yaml", F_OK) == 0)
+    request.config = "config.yaml";
+  return true;
+}
 
 // Ranks that a launcher has started replace num_nodes and devices, so the configuration is resolved again.
 Plan make_plan(const TrainArguments& given, config::Request request, std::vector<std::string>& problems) {
@@ -65,6 +80,10 @@ Plan make_plan(const TrainArguments& given, config::Request request, std::vector
   const launch::Environment variables = launch::current_environment();
   config::Machine machine = find_machine();
   Plan plan{.resolved = config::resolve(request, machine, set)};
+  plan.folder = given.run_given->count() > 0
+                    ? given.run
+                    : watch::default_run_folder(plan.settings().name(), plan.settings().stage());
+  if (go_on_with(plan.folder, given, request)) plan.resolved = config::resolve(request, machine, set);
   try {
     plan.me =
         launch::find_identity(variables, {.nodes = as_int(plan.settings().peek("distributed.num_nodes")),
@@ -86,8 +105,10 @@ Plan make_plan(const TrainArguments& given, config::Request request, std::vector
 }
 
 void choose_run(const TrainArguments& given, Plan& plan, std::vector<std::string>& problems) {
-  const RunRequest request{.folder = given.run_given->count() > 0 ? std::optional(given.run) : std::nullopt,
+  const RunRequest request{.folder = plan.folder,
+                           .is_folder_given = given.run_given->count() > 0,
                            .resume = given.resume_given->count() > 0,
+                           .starts = !given.dry_run,
                            .is_first = plan.is_first()};
   if (!given.resume.empty() && given.resume != "auto")
     problems.push_back("flag --resume: found '" + given.resume +

@@ -137,6 +137,18 @@ void derive_tying(Settings& settings) {
                  {Layer::standard, "default of " + type.get<std::string>()});
 }
 
+// AdamW's moments have the dtype of the parameters, or a narrower one.
+void derive_moments(Settings& settings, Problems& problems) {
+  const std::string key = "optimizer.moments", precision = "training.precision";
+  if (settings.peek(precision) != "bf16-true" || settings.peek("optimizer.name") != "adamw") return;
+  if (settings.peek(key) == "bf16") return;
+  if (settings.is_given(key))
+    return problems.add(settings.origin(key).text, key,
+                        "found fp32, but " + named(settings, precision) +
+                            " bf16-true keeps all in bf16. Set moments: bf16, or precision: bf16-mixed");
+  settings.set(key, "bf16", {Layer::derived, "precision bf16-true"});
+}
+
 struct SmokeValue {
   const char* key;
   Json value;
@@ -198,6 +210,7 @@ void derive(Settings& settings, const Machine& machine, std::vector<std::string>
   derive_length(settings);
   derive_format(settings, notes);
   derive_tying(settings);
+  derive_moments(settings, problems);
   derive_devices(settings, machine, notes);
   derive_strategy(settings, notes);
   derive_batch(settings, notes, problems);

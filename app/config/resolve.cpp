@@ -35,7 +35,13 @@ const Document& built_in() {
 class Resolving {
  public:
   Resolving(const Request& request, const Environment& environment) : request_(request) {
-    read_file();
+    if (request_.run_config)
+      run_ =
+          read_document(read_config_file(*request_.run_config, problems_), *request_.run_config, problems_);
+    if (request_.run_config && !request_.config)
+      take_run_for_file();
+    else
+      read_file();
     overrides_ = read_overrides(request, environment, problems_);
   }
 
@@ -49,6 +55,15 @@ class Resolving {
   }
 
  private:
+  // Stage and model configs are the run's; its values are added by merge().
+  void take_run_for_file() {
+    path_ = *request_.run_config;
+    document_.file = path_;
+    document_.model_configs = run_.model_configs;
+    for (const NamedSection& stage : run_.stages) document_.stages.push_back({stage.name, stage.where, {}});
+    is_readable_ = problems_.empty();
+  }
+
   void read_file() {
     if (request_.config)
       path_ = *request_.config;
@@ -74,6 +89,8 @@ class Resolving {
   }
 
   void merge() {
+    add(run_.values, Layer::run);
+    for (const NamedSection& stage : run_.stages) add(stage.values, Layer::run);
     add(document_.values, Layer::section);
     add_stage();
     add_preset();
@@ -163,7 +180,9 @@ class Resolving {
   }
 
   void add_model_config(const NamedSection* model) {
-    if (model != nullptr) add(model->values, Layer::section);
+    for (const NamedSection& own : run_.model_configs)
+      if (model != nullptr && own.name == model->name) add(own.values, Layer::run);
+    if (model != nullptr && !is_of_run(*model)) add(model->values, Layer::section);
     for (const Override& one : overrides_) {
       if (one.model_config.empty()) continue;
       if (find_section(&Document::model_configs, one.model_config) == nullptr)
@@ -191,6 +210,11 @@ class Resolving {
     if (request_.will_start) check_machine(settings, machine, problems_);
   }
 
+  bool is_of_run(const NamedSection& model) const {
+    const NamedSection* run = Document::find(run_.model_configs, model.name);
+    return run != nullptr && run->where == model.where;
+  }
+
   const Candidate* given(const std::string& key) const {
     const Candidate* winner = layers_.winner(key);
     return winner == nullptr || winner->value.is_null() ? nullptr : winner;
@@ -204,7 +228,8 @@ class Resolving {
 
   const NamedSection* find_section(Sections sections, const std::string& name) const {
     const NamedSection* own = Document::find(document_.*sections, name);
-    return own != nullptr ? own : Document::find(built_in().*sections, name);
+    const NamedSection* run = own != nullptr ? own : Document::find(run_.*sections, name);
+    return run != nullptr ? run : Document::find(built_in().*sections, name);
   }
 
   std::vector<std::string> section_names(Sections sections) const {
@@ -224,7 +249,7 @@ class Resolving {
 
   const Request& request_;
   Problems problems_;
-  Document document_;
+  Document document_, run_;
   std::vector<Override> overrides_;
   Layers layers_;
   std::vector<std::pair<std::string, Origin>> replaced_;  // models that a later layer replaced

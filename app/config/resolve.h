@@ -17,6 +17,9 @@ struct Request {
   std::optional<std::string> stage = {}, mode = {}, model_config = {}, fsdp_config = {};
   std::optional<std::string> num_nodes = {}, devices = {}, precision = {};
   std::vector<std::string> sets = {};  // "training.batch_size=4"
+  // config.yaml of the run that goes on: its values hold where file and flags say nothing. Without `config`
+  // it stands for the file.
+  std::optional<std::string> run_config = {};
   // Defaults of a C++ caller, written like `sets`. The file beats them.
   std::vector<std::string> defaults = {};
   bool own_model = false;   // the caller brings the model: the file need not name one
@@ -46,8 +49,8 @@ struct Resolution {
   std::vector<std::string> stages;  // of the file, in its order
 };
 
-// Reads the file and merges. Later wins: default, C++ caller's default, top-level section, stage, preset,
-// environment, flag. Throws nothing for bad input: see Resolution::problems.
+// Reads the file and merges. Later wins: default, C++ caller's default, the run that goes on, top-level
+// section, stage, preset, environment, flag. Throws nothing for bad input: see Resolution::problems.
 Resolution resolve(const Request& request, const Machine& machine, const Environment& environment = {});
 
 }  // namespace fsdp::config

@@ -59,8 +59,8 @@ std::vector<Key> length_keys() {
            .help = "Of the weights, the shuffle and dropout"},
           {.path = "training.init_from",
            .reader = Reader::both,
-           .help = "Run or checkpoint with the start weights",
-           .unset = "the stage before this one, if its run is there"}};
+           .help = "Run or checkpoint with the start weights; none: new weights",
+           .unset = "the run of the stage before this one"}};
 }
 
 std::vector<Key> step_keys() {

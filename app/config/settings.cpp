@@ -82,7 +82,7 @@ const Json& Settings::peek(const std::string& key) const { return entry(key).val
 
 bool Settings::is_given(const std::string& key) const {
   const Layer layer = entry(key).origin.layer;
-  return layer != Layer::standard && layer != Layer::derived;
+  return layer != Layer::standard && layer != Layer::run && layer != Layer::derived;
 }
 
 int64_t Settings::ranks() const { return integer("distributed.num_nodes") * integer("distributed.devices"); }

@@ -15,6 +15,7 @@ namespace fsdp::config {
 enum class Layer : uint8_t {
   standard,     // the schema's default
   argument,     // a C++ caller's default
+  run,          // what the run that goes on began with
   section,      // a section at top level of the file
   stage,        // a section of the stage
   preset,       // the preset of --fsdp-config

@@ -205,7 +205,9 @@ class Stages(TrainTest):
         return [FSDP, "train", "--config", self.config, *map(str, arguments)]
 
     def test_stage2_starts_from_stage1(self):
-        self.says(self.train("--stage", "stage2", "--run", "alone"), "training.init_from: there is no checkpoint in")
+        self.says(self.train("--stage", "stage2", "--run", "alone", expect=USAGE), "there is no checkpoint in stage1 or",
+                  "or to none for new weights")
+        self.train("--stage", "stage2", "--run", "alone", "--set", "training.init_from=none")
         self.train("--set", "training.max_steps=60")
         text = self.train("--stage", "stage2")
         stage1 = Path("runs/small/stage1")

@@ -164,9 +164,9 @@ TEST_F(Check, PathsThatDoNotExist) {
   for (const std::string& pattern : {path("there.txt"), path("*.txt"), path("")})
     EXPECT_THAT(with("data: {train: '" + pattern + "'}\n", starts).problems, IsEmpty()) << pattern;
   EXPECT_THAT(with("data: {train: '" + path("*.bin") + "'}\n", starts).problems, ::testing::SizeIs(1));
-  for (const std::string key : {"training: {init_from: none}", "data: {tokenizer: none}"})
+  for (const std::string key : {"training: {init_from: nowhere}", "data: {tokenizer: nowhere}"})
     EXPECT_THAT(with(key + "\n", starts).problems,
-                ElementsAre(HasSubstr("found 'none', which does not exist")));
+                ElementsAre(HasSubstr("found 'nowhere', which does not exist")));
 }
 
 TEST_F(Check, FilesReplaceAFormatWithoutFiles) {

@@ -124,7 +124,7 @@ class Prepare(DataTest):
         self.refused(DATA, *prepare, self.file("notes", "mine"), says="exists and is no token file")
         self.refused(DATA, *prepare, self.out, "--validation-out", self.folder / "more/../out.bin", "--validation-fraction",
                      "0.5", says="are the same file")
-        self.refused(DATA, *prepare, self.out, "--validation-fraction", "0.5", says="given together")
+        self.refused(DATA, *prepare, self.out, "--validation-fraction", "0.5", says="needs --validation-out")
         self.refused(STORAGE, *prepare, self.folder / "none/out.bin", says="No such file or directory")
         self.refused(STORAGE, *prepare, "x" * 5000, says="too long")
         self.assertEqual(text.read_text(), "text")

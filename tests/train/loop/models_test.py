@@ -27,8 +27,8 @@ class Models(RunTest):
 
     def test_a_script_trains_sharded_as_alone(self):
         subprocess.run([WRITE_SCRIPT, self.folder / "net.pt"], check=True)
-        self.train("alone", *self.script_sets(), "training.max_steps=20")
-        self.train("two", *self.script_sets(), "training.max_steps=20", ranks=2)
+        self.train("alone", *self.script_sets(), "training.max_steps=40")
+        self.train("two", *self.script_sets(), "training.max_steps=40", ranks=2)
         alone = self.losses("alone")
         self.assertLess(alone[-1], 0.9 * alone[0])
         self.assert_close(alone, self.losses("two"), 1e-4)
