@@ -17,6 +17,7 @@ namespace fsdp::train {
 struct BaseWeights {
   std::string path;
   int64_t seed = 0;
+  double mean_square = 0;  // of the weights, by which they are known again; 0: not saved
 };
 
 // What a configuration says about start weights.
@@ -28,12 +29,13 @@ WeightSources weight_sources(const config::Settings& settings, const ModelSpec& 
 
 // For a new run: loads the base weights into `model`, and the adapters if init_from is the checkpoint of a
 // run with LoRA. Returns the base, absolute. Collective. Throws what load() throws.
-BaseWeights load_start_of_adapters(const ShardedModel& model, const std::string& model_config,
+BaseWeights load_start_of_adapters(const World& world, const ShardedModel& model, const std::string& model_config,
                                    const WeightSources& sources);
 
 // For a saved run: loads what lies beneath its adapters; if that was moved, what the configuration names.
-// Collective. Throws CheckpointError if neither is there, or if the seed is another one.
-void load_base(const ShardedModel& model, const BaseWeights& base, const WeightSources& sources);
+// Collective. Throws CheckpointError if neither is there, if the seed is another one, or if the weights found
+// are others than those the adapters were trained on.
+void load_base(const World& world, const ShardedModel& model, const BaseWeights& base, const WeightSources& sources);
 
 // As a run saves it among its values, and back. saved_base() reads them from a checkpoint's manifest; it
 // returns nothing if the checkpoint is not one of adapters alone.

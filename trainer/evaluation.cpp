@@ -12,7 +12,8 @@ EvalData::EvalData(const World& world, std::shared_ptr<const data::Dataset> data
     : dataset_(std::move(dataset)), rank_(world.rank()), ranks_(world.size()), device_(world.device()) {
   const auto samples = static_cast<int64_t>(dataset_->samples());
   rows_ = std::min(numbers.batch_size, samples);
-  microbatches_ = samples / rows_;
+  samples_ = samples;
+  microbatches_ = (samples + rows_ - 1) / rows_;
   if (batches > 0) microbatches_ = std::min(microbatches_, batches * numbers.microbatches);
 }
 
@@ -26,8 +27,12 @@ std::vector<Microbatch> EvalData::batch(int64_t step) {
     const at::Tensor one = all[i];
     return std::span<int64_t>(one.data_ptr<int64_t>(), static_cast<size_t>(one.numel()));
   };
-  for (int64_t i = 0; i < rows_; ++i)
-    dataset_->read(static_cast<uint64_t>(first + i), row(inputs, i), row(targets, i));
+  // The last microbatch may have fewer sequences: rows that fill it do not count.
+  for (int64_t i = 0; i < rows_; ++i) {
+    const int64_t sample = std::min(first + i, samples_ - 1);
+    dataset_->read(static_cast<uint64_t>(sample), row(inputs, i), row(targets, i));
+    if (first + i >= samples_) targets[i].fill_(data::kIgnoredTarget);
+  }
   const int64_t counted = counts ? targets.ne(data::kIgnoredTarget).sum().item<int64_t>() : 0;
   return {{.inputs = inputs.to(device_), .targets = targets.to(device_), .counted = counted}};
 }

@@ -25,7 +25,7 @@ class EvalData : public TrainData {
  private:
   std::shared_ptr<const data::Dataset> dataset_;
   int64_t rank_, ranks_;
-  int64_t rows_ = 1;  // samples per microbatch
+  int64_t samples_ = 0, rows_ = 1;  // samples per microbatch
   int64_t microbatches_ = 0;
   c10::Device device_;
 };

@@ -40,7 +40,7 @@ std::string checkpoint_path(const std::string& folder, int64_t step) {
 }
 
 // Loads the weights, or their average. Returns the folder they came from.
-std::string load_weights(const LanguageModel& model, const std::string& folder, int64_t step, bool average,
+std::string load_weights(const World& world, const LanguageModel& model, const std::string& folder, int64_t step, bool average,
                          const std::optional<WeightSources>& beneath_adapters) {
   // Not strict: of the two sets of weights in a checkpoint, one is not used.
   LoadOptions options{.strict = false, .weights_only = true, .cast = true, .fall_back = step < 0};
@@ -55,7 +55,7 @@ std::string load_weights(const LanguageModel& model, const std::string& folder, 
     const auto base = saved_base(report.path);
     if (!base)
       throw CheckpointError(report.path + " was saved without LoRA, but config.yaml has a lora.rank");
-    load_base(model.model, *base, *beneath_adapters);
+    load_base(world, model.model, *base, *beneath_adapters);
   }
   if (wrong.empty()) return report.path;
   const std::string more = wrong.size() > 1 ? ", and " + std::to_string(wrong.size() - 1) + " more" : "";
@@ -107,7 +107,7 @@ void generate_from_run(const World& world, const Settings& settings, const std::
                                             generation_options(settings));
   const auto beneath = spec.lora.rank > 0 ? std::optional(sources) : std::nullopt;
   const bool average = request.average && settings.number("training.ema_decay") > 0;
-  announce(load_weights(model, folder, request.step, average, beneath), prompt, options, average);
+  announce(load_weights(world, model, folder, request.step, average, beneath), prompt, options, average);
   for (int64_t i = 0; i < request.count; ++i, ++options.sample.seed) {
     if (request.count > 1)
       note("text " + std::to_string(i + 1) + " of " + std::to_string(request.count) + ", seed " +

@@ -126,21 +126,22 @@ void Run::report(const StepResult& result, double seconds) {
 void Run::evaluate_if_due() {
   const int64_t every = settings_.integer("eval.every_steps");
   if (!eval_data_ || every == 0 || (state_->step % every != 0 && state_->step != steps_)) return;
-  evaluate_now();
+  evaluate_now(true);
 }
 
-void Run::evaluate_now() {
+void Run::evaluate_now(bool is_due) {
   const auto wait = reporter_->waiting("the evaluation after step " + std::to_string(state_->step));
-  note_evaluation(evaluate(world_, average_ ? *average_ : *model_, *eval_data_));
+  note_evaluation(evaluate(world_, average_ ? *average_ : *model_, *eval_data_), is_due);
 }
 
-void Run::note_evaluation(const EvalResult& result) {
+void Run::note_evaluation(const EvalResult& result, bool is_due) {
   metrics_.eval_loss = result.loss;
   evaluated_step_ = state_->step;
   reporter_->eval({.step = state_->step, .loss = result.loss, .tokens = result.counted});
   reporter_->note(describe_evaluation(state_->step, result.loss, best_eval_, average_.has_value()));
-  const bool better = !best_eval_ || result.loss < *best_eval_;
+  const bool better = std::isfinite(result.loss) && (!best_eval_ || result.loss < *best_eval_);
   if (better) best_eval_ = result.loss;
+  if (!is_due) return;  // when a run is saved must not decide when it stops
   evals_without_gain_ = better ? 0 : evals_without_gain_ + 1;
   const int64_t patience = settings_.integer("eval.patience");
   if (patience > 0 && evals_without_gain_ >= patience && stop_reason_.empty()) {
@@ -157,12 +158,15 @@ bool Run::save_is_due(const StepResult& result) const {
 
 void Run::save() {
   if (!saver_ || saved_step_ == state_->step) return;
-  if (keeps_best() && evaluated_step_ != state_->step) evaluate_now();  // each checkpoint has its own loss
+  if (keeps_best() && evaluated_step_ != state_->step) evaluate_now(false);  // each checkpoint has its own loss
   const Clock::time_point start = Clock::now();
   const auto wait = reporter_->waiting("the checkpoint of step " + std::to_string(state_->step));
   state_->values["tokens"] = metrics_.tokens;
   state_->values["global_batch_size"] = numbers_.global_batch_size;
-  if (metrics_.eval_loss) state_->values["eval_loss"] = *metrics_.eval_loss;
+  state_->values.erase("eval_loss");
+  if (evaluated_step_ == state_->step) state_->values["eval_loss"] = *metrics_.eval_loss;
+  if (train_samples_ > 0) state_->values["train_samples"] = train_samples_;
+  if (train_tokens_ > 0) state_->values["train_tokens"] = train_tokens_;
   if (best_eval_) state_->values["best_eval_loss"] = *best_eval_;
   state_->values["evals_without_gain"] = evals_without_gain_;
   saver_->save(*state_);
@@ -171,6 +175,7 @@ void Run::save() {
   saved_at_ = Clock::now();
   const double seconds = seconds_since(start);
   checkpoint_time_ += seconds;
+  note_saved();  // of the save before, which has ended
   saving_ = {.step = state_->step, .blocking_seconds = seconds};
   saving_since_ = start;
   if (!settings_.flag("checkpoint.background")) note_saved();

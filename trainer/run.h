@@ -21,6 +21,9 @@
 
 namespace fsdp::train {
 
+// The part of a run's checkpoints that holds the average of the weights.
+inline constexpr const char* kAverage = "average";
+
 struct RunRequest {
   std::string folder = {};  // empty: nothing is kept
   bool resume = false;
@@ -51,6 +54,8 @@ class Run {
   bool capture_pays() const;
   void load_weights();
   void resume();
+  LoadReport load_run(const std::function<bool(const std::string& name)>& filter);
+  void take_values();
   void set_learning_rate();
   void load_beneath_adapters(const std::string& checkpoint);
   void announce();
@@ -62,8 +67,8 @@ class Run {
   void count_skipped(const StepResult& result);
   void report(const StepResult& result, double seconds);
   void evaluate_if_due();
-  void evaluate_now();
-  void note_evaluation(const EvalResult& result);
+  void evaluate_now(bool is_due);
+  void note_evaluation(const EvalResult& result, bool is_due);
   bool save_is_due(const StepResult& result) const;
   void save();
   void note_saved();
@@ -93,6 +98,7 @@ class Run {
   std::optional<Reporter> reporter_;
   std::string data_description_;
 
+  int64_t train_samples_ = 0, train_tokens_ = 0;  // 0: unknown
   int64_t steps_ = 0;       // that the run is to have
   int64_t first_step_ = 0;  // after which this process began
   int64_t saved_step_ = -1, evaluated_step_ = -1;

@@ -5,6 +5,8 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "app/config/resolve.h"
@@ -13,6 +15,7 @@
 #include "trainer/language_model.h"
 #include "trainer/run.h"
 #include "trainer/run_settings.h"
+#include "trainer/same_run.h"
 #include "trainer/token_data.h"
 
 namespace fsdp::train {
@@ -20,23 +23,12 @@ namespace fsdp::train {
 namespace {
 
 constexpr int64_t kStandardSteps = 1000;
-constexpr const char* kAverage = "average";
 
 // The global batch of the run in `folder`. Its config.yaml was written by a run, so it has one.
 int64_t saved_global_batch(const std::string& folder) {
   const config::Resolution saved = config::resolve({.config = watch::RunFolder{folder}.config()}, {}, {});
   TORCH_CHECK(saved.problems.empty(), "cannot resume: ", saved.problems.front());
   return saved.settings.integer("training.global_batch_size");
-}
-
-std::optional<watch::WandbOptions> wandb_options(const config::Settings& settings,
-                                                 const std::string& folder) {
-  if (!settings.flag("wandb.use_wandb")) return std::nullopt;
-  watch::WandbOptions options{
-      .folder = folder, .project = settings.text("wandb.project"), .mode = settings.text("wandb.mode")};
-  if (settings.has("wandb.entity")) options.entity = settings.text("wandb.entity");
-  options.tags = settings.list("wandb.tags");
-  return options;
 }
 
 TrainModel to_train_model(LanguageModel model, const ModelSpec& spec) {
@@ -54,6 +46,7 @@ Run::Run(const World& world, const config::Settings& settings, const RunRequest&
   if (settings_.flag("logging.debug")) set_log_level(LogLevel::debug);
   torch::manual_seed(static_cast<uint64_t>(settings_.integer("training.seed")));
   open_folder();
+  check_same_settings(world_, settings_);
   make_model();
   make_data();
   make_training();
@@ -68,9 +61,10 @@ Run::~Run() = default;
 void Run::open_folder() {
   const watch::RunFolder folder{request_.folder};
   const bool there = keeps_files() && folder.has_run();
+  const bool has_config = there && std::filesystem::exists(folder.config());  // `fsdp ckpt import` writes none
   TORCH_CHECK(!there || request_.resume, folder.path,
               " holds a run already. --resume auto goes on with it; --run DIR starts another one elsewhere");
-  if (there) {
+  if (has_config) {
     constexpr const char* key = "training.global_batch_size";
     const int64_t saved = saved_global_batch(folder.path);
     TORCH_CHECK(!settings_.is_given(key) || settings_.integer(key) == saved, key, " is ",
@@ -94,6 +88,14 @@ void Run::open_folder() {
 void Run::start_files() {
   if (!keeps_files() || world_.rank() != 0) return;
   const watch::RunFolder folder{request_.folder};
+  if (settings_.has("logging.log_file")) {
+    const std::string log = settings_.text("logging.log_file");
+    const std::filesystem::path parent = std::filesystem::path(log).parent_path();
+    std::error_code error;
+    if (!parent.empty()) std::filesystem::create_directories(parent, error);
+    errno = 0;
+    if (!std::ofstream(log, std::ios::app)) throw IoError("open", log, errno, "logging.log_file");
+  }
   folder.make();
   folder.write_config(settings_.to_yaml());
 }
@@ -107,6 +109,9 @@ void Run::make_model() {
   if (hooks_.model) {
     TORCH_CHECK(settings_.integer("lora.rank") == 0,
                 "lora.rank is set, but the model is the program's own: add its adapters there");
+    TORCH_CHECK(!settings_.flag("distributed.fsdp.activation_checkpointing"),
+                "distributed.fsdp.activation_checkpointing is set, but the model is the program's own: use "
+                "fsdp::recompute() or fsdp::Recomputed<Block> there");
     spec_.name = "the program's own";
     spec_.type = "own";
     model_ = hooks_.model(world_, sharding_);
@@ -137,14 +142,21 @@ void Run::make_data() {
   TORCH_CHECK(length > 0,
               "data.sequence_length is not set, and the model does not say how long its context is");
   const Corpus corpus = open_corpus(settings_, spec_.vocab_size, length);
+  train_samples_ = static_cast<int64_t>(corpus.train->samples());
+  train_tokens_ = corpus.train->tokens();
+  check_same_data(world_, std::to_string(train_tokens_) + " tokens in " + std::to_string(train_samples_) +
+                              " sequences");
   auto data =
       std::make_unique<TokenData>(world_, corpus.train, numbers_, seed, settings_.flag("data.shuffle"),
                                   static_cast<size_t>(settings_.integer("data.read_ahead")));
   data_description_ = describe_data(corpus, *data, length);
   data_ = std::move(data);
-  if (corpus.validation && settings_.integer("eval.every_steps") > 0)
+  if (settings_.integer("eval.every_steps") == 0) return;
+  if (corpus.validation)
     eval_data_ =
         std::make_unique<EvalData>(world_, corpus.validation, numbers_, settings_.integer("eval.batches"));
+  else
+    request_.notes.emplace_back("eval: there is no evaluation, since the validation data is shorter than one sequence");
 }
 
 void Run::make_training() {
@@ -152,6 +164,12 @@ void Run::make_training() {
               "checkpoint.keep_best is set, but there is no validation data to find the best by: set "
               "data.validation or "
               "a larger data.validation_fraction");
+  TORCH_CHECK(settings_.integer("eval.patience") == 0 || eval_data_ != nullptr,
+              "eval.patience is set, but there is no validation data to evaluate: set data.validation or a larger "
+              "data.validation_fraction");
+  TORCH_CHECK(!settings_.has("training.max_epochs") || data_->steps_per_epoch() > 0,
+              "training.max_epochs is set, but the program's data does not say how many steps an epoch has: set "
+              "training.max_steps");
   steps_ = settings_.has("training.max_steps") ? settings_.integer("training.max_steps") : 0;
   if (settings_.has("training.max_epochs")) {
     const int64_t in_epochs = settings_.integer("training.max_epochs") * data_->steps_per_epoch();
@@ -191,7 +209,7 @@ void Run::load_weights() {
   if (keeps_files() && request_.resume && has_checkpoint(request_.folder)) return;
   if (spec_.lora.rank > 0) {
     const WeightSources sources = weight_sources(settings_, spec_);
-    const BaseWeights base = load_start_of_adapters(model_->model, model_->model_config, sources);
+    const BaseWeights base = load_start_of_adapters(world_, model_->model, model_->model_config, sources);
     set_base(state_->values, base);
     data_description_ += "; adapters on " + (base.path.empty() ? "random weights" : base.path);
     return;
@@ -203,62 +221,6 @@ void Run::load_weights() {
   RunState weights{.model = model_->model, .model_config = model_->model_config};
   const LoadReport report = load(path, weights, {.weights_only = true, .cast = true});
   data_description_ += "; start weights from " + report.path;
-}
-
-void Run::resume() {
-  if (average_) update_average(average_->model, model_->model, 0.0);
-  SaveOptions options{.keep_last = settings_.integer("checkpoint.keep_last")};
-  if (keeps_best()) options.keep_best = "eval_loss";
-  if (spec_.lora.rank > 0) options.filter = models::is_adapter;
-  if (keeps_files()) saver_ = std::make_unique<BackgroundSaver>(request_.folder, options);
-  ReportOptions reporting{.folder = request_.folder,
-                          .tensorboard = settings_.flag("logging.tensorboard"),
-                          .every_steps = settings_.integer("logging.every_steps")};
-  if (settings_.has("logging.log_file")) reporting.log_file = settings_.text("logging.log_file");
-  if (keeps_files()) reporting.wandb = wandb_options(settings_, request_.folder);
-  if (!keeps_files() || !request_.resume || !has_checkpoint(request_.folder)) {
-    start_files();
-    reporter_.emplace(world_, reporting);
-    return;
-  }
-  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> configured;
-  for (const auto& group : optimizer_->param_groups()) configured.push_back(group.options().clone());
-  const LoadReport report = load(request_.folder, *state_, {.filter = options.filter, .fall_back = true});
-  for (size_t i = 0; i < configured.size(); ++i) {
-    // The checkpoint has the options of the run before; those of the configuration hold from here on.
-    optimizer_->param_groups()[i].set_options(std::move(configured[i]));
-  }
-  set_learning_rate();
-  if (spec_.lora.rank > 0) load_beneath_adapters(report.path);
-  first_step_ = saved_step_ = state_->step;
-  metrics_.tokens = std::get<int64_t>(state_->values.at("tokens"));
-  if (const auto best = state_->values.find("best_eval_loss"); best != state_->values.end())
-    best_eval_ = std::get<double>(best->second);
-  if (const auto waited = state_->values.find("evals_without_gain"); waited != state_->values.end())
-    evals_without_gain_ = std::get<int64_t>(waited->second);
-  reporting.resumed_after = first_step_;
-  start_files();
-  reporter_.emplace(world_, reporting);
-  for (const std::string& damaged : report.damaged) reporter_->note(damaged);
-  reporter_->write(watch::ResumeRecord{.step = first_step_, .from = report.path});
-  reporter_->note("resumes " + report.path + ", which " + std::to_string(report.ranks) +
-                  (report.ranks == 1 ? " rank" : " ranks") + " saved");
-}
-
-// That of the next step, by the schedule of this configuration. Schedule::step() sets those of the steps
-// after it.
-void Run::set_learning_rate() {
-  const double factor = learning_rate_factor(schedule_options(settings_, steps_), state_->step);
-  for (auto& group : optimizer_->param_groups())
-    group.options().set_lr(factor * settings_.number("optimizer.lr"));
-}
-
-// A run with LoRA saves its adapters alone.
-void Run::load_beneath_adapters(const std::string& checkpoint) {
-  check_same_adapters(state_->model_config, model_->model_config, checkpoint);
-  const BaseWeights base = base_of(state_->values, checkpoint);
-  for (const auto& model : {model_, average_})
-    if (model) load_base(model->model, base, weight_sources(settings_, spec_));
 }
 
 void Run::announce() {

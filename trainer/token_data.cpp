@@ -133,6 +133,14 @@ data::Share share_of(const World& world, const BatchNumbers& numbers) {
           .batch_size = static_cast<uint64_t>(numbers.batch_size)};
 }
 
+std::shared_ptr<const data::Dataset> make_dataset(const char* key, Sources sources, int64_t length) {
+  try {
+    return std::make_shared<data::Dataset>(std::move(sources), length);
+  } catch (const data::DataError& error) {
+    throw data::DataError(std::string(key) + ": " + error.what());
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<data::Tokenizer> open_settings_tokenizer(const Settings& settings) {
@@ -155,10 +163,10 @@ Corpus open_corpus(const Settings& settings, int64_t vocab_size, int64_t length)
   Corpus corpus;
   int64_t kept = 0;
   for (const auto& source : streams.validation) kept += source->size();
-  corpus.train = std::make_shared<data::Dataset>(std::move(streams.train), length);
+  corpus.train = make_dataset("data.train", std::move(streams.train), length);
   // A tail of the training data that is too short for one sequence is no error: there is no evaluation then.
   if (kept > length || (kept > 0 && settings.has("data.validation")))
-    corpus.validation = std::make_shared<data::Dataset>(std::move(streams.validation), length);
+    corpus.validation = make_dataset("data.validation", std::move(streams.validation), length);
   corpus.description = format + ", " + watch::grouped(corpus.train->tokens()) + " tokens";
   return corpus;
 }

@@ -51,8 +51,8 @@ void check_outputs(const PrepareArguments& given, const std::vector<std::string>
   if (given.validation_out.empty()) return;
   check_output(given.validation_out, files);
   std::error_code code;
-  const fs::path out = fs::weakly_canonical(given.out, code);
-  if (!code && out == fs::weakly_canonical(given.validation_out, code))
+  const fs::path out = fs::weakly_canonical(fs::absolute(given.out), code);
+  if (!code && out == fs::weakly_canonical(fs::absolute(given.validation_out), code))
     throw data::DataError(given.out + ": --out and --validation-out are the same file");
 }
 

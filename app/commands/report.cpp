@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -45,6 +46,14 @@ int write_report(const ReportArguments& given) {
     return kUsage;
   }
   const std::string out = given.out.empty() ? folder + "/report.html" : given.out;
+  if (std::ifstream there(out); there && there.peek() != std::ifstream::traits_type::eof()) {
+    std::string begin(9, '\0');
+    there.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    if (begin != "<!doctype" && begin != "<!DOCTYPE") {
+      std::cerr << "fsdp: --out " << printable(out) << " exists and is no HTML file; it is left as it is\n";
+      return kUsage;
+    }
+  }
   const std::string html = report::page(run);
   report::write_whole(out, html);
   print(printable(out) + ": " + counted(static_cast<int64_t>(run.metrics.steps.size()), "step") + ", " +

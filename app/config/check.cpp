@@ -190,8 +190,7 @@ void check_machine(const Settings& settings, const Machine& machine, Problems& p
     // A run that goes on has its start weights behind it.
     const bool is_start = key == "training.init_from";
     if (is_start && (path == "none" || settings.origin(key).layer == Layer::run)) continue;
-    if (path.is_string() && path != "byte")
-      check_file(settings, key, path.get<std::string>(), problems);
+    if (path.is_string() && path != "byte") check_file(settings, key, path.get<std::string>(), problems);
   }
   const Json& devices = settings.peek("distributed.devices");
   if (machine.gpus > 0 && devices.is_number() && devices.get<int64_t>() > machine.gpus) {

@@ -7,6 +7,7 @@
 
 #include "app/config/near.h"
 #include "app/config/value.h"
+#include "app/config/yaml_tree.h"
 
 namespace fsdp::config {
 
@@ -35,6 +36,8 @@ class Reading {
     }
     const Key* key = find_key(path);
     if (key == nullptr) return unknown(path, origin);
+    if (line_of_bad_utf8(text) != 0)
+      return problems_.add(origin.text, path, "found bytes that are not UTF-8, expected a text");
     Parsed parsed = parse_typed(*key, text);
     if (!parsed.problem.empty()) return problems_.add(origin.text, path, parsed.problem);
     for (const Override& other : made_)

@@ -69,7 +69,8 @@ std::string key_on_line(const std::string& text, int number) {
   return line.substr(begin, line.find_last_not_of(" \t\"'", end - 1) + 1 - begin);
 }
 
-// The line of the first byte that is not UTF-8; 0: all is.
+}  // namespace
+
 int line_of_bad_utf8(const std::string& text) {
   int line = 1;
   for (size_t i = 0; i < text.size();) {
@@ -88,8 +89,6 @@ int line_of_bad_utf8(const std::string& text) {
   }
   return 0;
 }
-
-}  // namespace
 
 Tree parse_yaml(const std::string& content, const std::string& file, Problems& problems) {
   const size_t before = problems.size();

@@ -9,6 +9,9 @@
 
 namespace fsdp::config {
 
+// The line of the first byte that is not UTF-8, or is 0; 0: there is none.
+int line_of_bad_utf8(const std::string& text);
+
 struct Tree {
   enum class Kind : uint8_t { null, scalar, list, map };
   struct Member;
