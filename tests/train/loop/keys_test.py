@@ -40,6 +40,11 @@ CHANGE_LOSSES = {
     "data.shuffle": "false",
 }
 
+# Keys that another value of the file rules out: what stands there instead.
+NO_GLOBAL_BATCH = ("batch_size: 2, global_batch_size: 16", "gradient_accumulation_steps: 1")
+NEEDS_OTHER_FILE = {"training.batch_size": NO_GLOBAL_BATCH, "training.gradient_accumulation_steps": NO_GLOBAL_BATCH,
+                    "data.format": ("train: corpus.txt, ", "")}
+
 # The same in runs that another value makes possible: key -> (value, what both runs have).
 CHANGE_LOSSES_IF = {
     "optimizer.momentum": ("0.9", ["optimizer.name=sgd"]),
@@ -144,8 +149,8 @@ class Keys(RunTest):
         base = self.curve()
         for key, value in CHANGE_LOSSES.items():
             with self.subTest(key):
-                if key in ("training.batch_size", "training.gradient_accumulation_steps"):
-                    text = CONFIG.replace("batch_size: 2, global_batch_size: 16", "gradient_accumulation_steps: 1")
+                if key in NEEDS_OTHER_FILE:
+                    text = CONFIG.replace(*NEEDS_OTHER_FILE[key])
                     (self.folder / "small.yaml").write_text(text)
                     first = self.curve("training.seed=42")
                     self.assertNotEqual(self.curve("training.seed=42", f"{key}={value}"), first)
@@ -185,13 +190,13 @@ class Keys(RunTest):
         self.assertEqual(off["bytes_per_rank"]["shards"], alone)
 
     def test_data(self):
-        (self.folder / "corpus.txt").write_text("one two three four five six seven\n" * 300)
-        own = self.curve("data.train=corpus.txt", "data.format=text")
+        (self.folder / "own.txt").write_text("one two three four five six seven\n" * 300)
+        own = self.curve("data.train=own.txt", "data.format=text")
         self.assertNotEqual(own, self.curve())
         (self.folder / "other.txt").write_text("something else entirely, for evaluation\n" * 100)
         evals = []
         for name, sets in {"own": ["data.validation=other.txt"], "tail": []}.items():
-            self.train(name, "training.max_steps=2", "eval.every_steps=2", "data.train=corpus.txt", "data.format=text",
+            self.train(name, "training.max_steps=2", "eval.every_steps=2", "data.train=own.txt", "data.format=text",
                        *sets)
             evals.append(self.records(name, "eval")[0]["loss"])
         self.assertNotEqual(*evals)

@@ -94,7 +94,7 @@ class Lora(RunTest):
 
     def test_goes_on_with_adapters_of_another_run(self):
         base = self.make_base()
-        self.train("first", *same_bits([base]))
+        self.train("first", *same_bits([base], steps=60, lr=0.005))
         self.train("second", *same_bits(["training.init_from=first"], steps=1, lr=1e-30))
         first, second = self.records("first"), self.records("second")
         self.assertLess(second[0]["loss"], first[0]["loss"])
