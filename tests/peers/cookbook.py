@@ -22,7 +22,7 @@ SAYS = {
     "08_lora": r"saved lora\.run",
     "09_load_hf": r"step 20  loss",
     "10_profile": r"gloo:all_gather.* 10 times",
-    "10_profile_accelerate": r"gloo:all_reduce.* [45] times",
+    "10_profile_accelerate": r"gloo:all_reduce.* [2-5] times",
     "11_hang": r"Ranks 1 failed to pass monitoredBarrier",
     "12_nodes": r"2 ranks on \S+\n",
 }
