@@ -10,7 +10,7 @@
 
 namespace fsdp::app {
 
-// What is filled when the arguments are read.
+// CLI11 fills this in while it reads the arguments.
 std::shared_ptr<config::Request> add_config_flags(CLI::App& command);
 
 // The GPUs and cores that this process may use. GPUs are counted by their device files and

@@ -22,7 +22,7 @@ struct RunChoice {
   std::string folder;  // empty: nothing is kept
   bool resume = false;
 
-  // Where the ranks' output goes; empty: nowhere.
+  // Folder of the ranks' logs; empty: their output is not kept.
   std::string log_folder() const;
 };
 

@@ -48,7 +48,7 @@ std::string host_name() {
 
 int as_int(const config::Json& value) { return value.is_number_integer() ? value.get<int>() : 0; }
 
-// What is to be run, and what this process is to it.
+// The resolved run, and the part of this process in it: launcher of a node, or one rank.
 struct Plan {
   config::Resolution resolved;
   launch::Identity me = {};
@@ -56,7 +56,7 @@ struct Plan {
   RunChoice run = {};
 
   const config::Settings& settings() const { return resolved.settings; }
-  // Of all nodes and ranks, the process that speaks and looks at the run's folder.
+  // True for rank 0, or for the launcher on node 0: it prints notes and looks at the run's folder.
   bool is_first() const { return me.role == launch::Role::rank ? me.rank == 0 : me.node_rank == 0; }
 };
 

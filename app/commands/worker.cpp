@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kWorker = "fsdp-worker";
 
-// What would make a process a rank.
+// Variables that would make a process a rank.
 constexpr const char* kRankVariables[] = {
     "RANK",        "LOCAL_RANK",  "WORLD_SIZE",    "LOCAL_WORLD_SIZE",     "NODE_RANK",    "GROUP_RANK",
     "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"};

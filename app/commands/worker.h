@@ -26,7 +26,7 @@ class SettingsFile {
 
 // FSDP_WORKER, else fsdp-worker beside this program or in ../libexec/fsdp. Unset: there is none.
 std::optional<std::string> find_worker();
-// What to say where there is none.
+// The message if find_worker() finds none.
 std::string missing_worker();
 
 // Prints units and bytes per rank: runs the worker as one process that is no rank. Returns its exit code.

@@ -1,4 +1,4 @@
-// How a global batch is cut into microbatches on a number of ranks.
+// Cuts a global batch into microbatches on a number of ranks.
 #pragma once
 
 #include <cstdint>

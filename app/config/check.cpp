@@ -18,7 +18,7 @@ using Keys = std::vector<std::string>;
 
 bool is_on(const Settings& settings, const std::string& key) { return settings.peek(key) == true; }
 
-// What a contradiction rests on: the keys, the first of which is to be changed.
+// The keys that contradict each other; the first of them should be changed.
 class Checking {
  public:
   Checking(const Settings& settings, Problems& problems) : settings_(settings), problems_(problems) {}

@@ -179,7 +179,7 @@ const std::vector<SmokeValue>& smoke_values() {
   return values;
 }
 
-// What the environment or a flag set stays.
+// Values that the environment or a flag set stay.
 void derive_smoke(Settings& settings, std::vector<std::string>& notes) {
   if (settings.peek("mode") != "smoke") return;
   std::string changed;

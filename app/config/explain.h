@@ -12,7 +12,7 @@ namespace fsdp::config {
 // as model_config.x or model_config_<name>.x. Unset: there is no such key or section.
 std::optional<std::string> explain(const std::string& key_or_section);
 
-// What to say for a name that explain() does not know.
+// The message for a name that explain() does not know.
 std::string unknown_key(const std::string& name);
 
 // Tables of all keys for docs/configuration.md, in Markdown.
