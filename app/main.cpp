@@ -14,6 +14,7 @@
 #include "app/commands/data.h"
 #include "app/commands/generate.h"
 #include "app/commands/report.h"
+#include "app/commands/run.h"
 #include "app/commands/train.h"
 #include "app/commands/unknown.h"
 #include "app/exit_codes.h"
@@ -67,6 +68,7 @@ int main(int argc, char** argv) {
   app.footer(kExitCodes);  // of every command that has no footer of its own
   Action action;
   add_train(app, action, argc, argv);
+  add_run(app, action, argc, argv);
   add_config(app, action);
   add_data(app, action);
   add_generate(app, action);

@@ -46,6 +46,7 @@ Votes Run::vote() const {
 
 void Run::step() {
   const Clock::time_point start = Clock::now();
+  step_file_.write(state_->step + 1);
   metrics_.learning_rate = optimizer_->param_groups().front().options().get_lr();
   std::vector<Microbatch> batches;
   {
@@ -158,7 +159,8 @@ bool Run::save_is_due(const StepResult& result) const {
 
 void Run::save() {
   if (!saver_ || saved_step_ == state_->step) return;
-  if (keeps_best() && evaluated_step_ != state_->step) evaluate_now(false);  // each checkpoint has its own loss
+  if (keeps_best() && evaluated_step_ != state_->step)
+    evaluate_now(false);  // each checkpoint has its own loss
   const Clock::time_point start = Clock::now();
   const auto wait = reporter_->waiting("the checkpoint of step " + std::to_string(state_->step));
   state_->values["tokens"] = metrics_.tokens;

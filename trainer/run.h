@@ -16,6 +16,7 @@
 #include "trainer/language_model.h"
 #include "trainer/model_spec.h"
 #include "trainer/reporter.h"
+#include "trainer/step_file.h"
 #include "trainer/train_step.h"
 #include "trainer/watch/run_folder.h"
 
@@ -97,10 +98,11 @@ class Run {
   std::optional<RunState> state_;
   std::optional<Reporter> reporter_;
   std::string data_description_;
+  StepFile step_file_;
 
   int64_t train_samples_ = 0, train_tokens_ = 0;  // 0: unknown
-  int64_t steps_ = 0;       // that the run is to have
-  int64_t first_step_ = 0;  // after which this process began
+  int64_t steps_ = 0;                             // that the run is to have
+  int64_t first_step_ = 0;                        // after which this process began
   int64_t saved_step_ = -1, evaluated_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
   TrainMetrics metrics_;

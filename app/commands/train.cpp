@@ -3,12 +3,12 @@
 #include <fsdp/error.h>
 #include <unistd.h>
 
-#include <array>
 #include <iostream>
 
 #include "app/commands/config_flags.h"
 #include "app/commands/run_choice.h"
 #include "app/commands/run_lock.h"
+#include "app/commands/typed.h"
 #include "app/commands/worker.h"
 #include "app/exit_codes.h"
 #include "app/launch/environment.h"
@@ -29,22 +29,6 @@ struct TrainArguments {
   bool dry_run = false;
   std::string command;  // as typed
 };
-
-// The command as typed, with quotes where a shell needs them.
-std::string typed(int argc, char** argv) {
-  std::string text;
-  for (int i = 0; i < argc; ++i) {
-    const std::string word = i == 0 ? "fsdp" : argv[i];
-    const bool plain = !word.empty() && word.find_first_of(" \t\"'$&|;<>()*?[]{}~#!\\`") == std::string::npos;
-    text += (i == 0 ? "" : " ") + (plain ? word : "'" + word + "'");
-  }
-  return text;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "node0";
-}
 
 int as_int(const config::Json& value) { return value.is_number_integer() ? value.get<int>() : 0; }
 
@@ -89,7 +73,7 @@ Plan make_plan(const TrainArguments& given, config::Request request, std::vector
         launch::find_identity(variables, {.nodes = as_int(plan.settings().peek("distributed.num_nodes")),
                                           .ranks = as_int(plan.settings().peek("distributed.devices")),
                                           .command = given.command,
-                                          .host = host_name()});
+                                          .host = launch::host_name()});
     if (plan.me.role == launch::Role::rank) {
       const auto local = variables.find("LOCAL_WORLD_SIZE");
       machine.world_size = plan.me.world_size;
@@ -195,7 +179,7 @@ void add_train(CLI::App& app, Action& action, int argc, char** argv) {
       "MASTER_ADDR, MASTER_PORT and NODE_RANK set. Under torchrun, srun or mpirun it is one rank.\n"
       "SIGINT or SIGTERM: the step is finished and saved. A second one: the ranks end at once.");
   auto given = std::make_shared<TrainArguments>();
-  given->command = typed(argc, argv);
+  given->command = typed_command(argc, argv);
   const auto request = add_config_flags(*command);
   given->run_given =
       command->add_option("--run", given->run, "The run's folder; without it runs/<config>/<stage>")

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <sstream>
 
@@ -15,6 +16,11 @@ Environment current_environment() {
     if (const char* equals = std::strchr(*entry, '='))
       found.emplace(std::string(static_cast<const char*>(*entry), equals), equals + 1);
   return found;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this-machine";
 }
 
 int usable_processors() {
@@ -38,7 +44,7 @@ int usable_gpus(const Environment& environment) {
 }
 
 Environment rank_environment(const Job& job, int local_rank, const Environment& own, int processors,
-                             int master_port, const std::string& error_file) {
+                             int master_port, const RankFiles& files) {
   Environment all = own;
   for (const auto& [name, value] : job.environment) all[name] = value;
   all.emplace("OMP_NUM_THREADS", std::to_string(std::max(1, processors / job.ranks)));
@@ -61,7 +67,8 @@ Environment rank_environment(const Job& job, int local_rank, const Environment& 
                             {"TORCHELASTIC_RESTART_COUNT", std::to_string(job.restart_count)},
                             {"TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts)},
                             {"TORCHELASTIC_RUN_ID", job.run_id},
-                            {"TORCHELASTIC_ERROR_FILE", error_file}};
+                            {"TORCHELASTIC_ERROR_FILE", files.error},
+                            {"FSDP_STEP_FILE", files.step}};
   for (const auto& [name, value] : ours) all[name] = value;
   return all;
 }

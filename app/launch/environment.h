@@ -11,18 +11,27 @@ namespace fsdp::launch {
 // The variables of this process.
 Environment current_environment();
 
+// The name of this machine.
+std::string host_name();
+
 // Processors that this process may use.
 int usable_processors();
 
 // GPUs that ranks may use: those of this machine, or of them those that CUDA_VISIBLE_DEVICES names.
 int usable_gpus(const Environment& environment);
 
+// Where a rank leaves what the launcher reads (error_files.h).
+struct RankFiles {
+  std::string error;
+  std::string step;
+};
+
 // The variables of local rank `local_rank`: `own` (this process's), then Job::environment, then the
 // launcher's, which win. OMP_NUM_THREADS is each rank's share of `processors`, unless it is set, and
-// TORCH_NCCL_ASYNC_ERROR_HANDLING is 1, unless it is set. `error_file` is where a rank that fails may write
-// its message. TORCHELASTIC_USE_AGENT_STORE is removed: rank 0 serves the store.
+// TORCH_NCCL_ASYNC_ERROR_HANDLING is 1, unless it is set. TORCHELASTIC_USE_AGENT_STORE is removed: rank 0
+// serves the store.
 Environment rank_environment(const Job& job, int local_rank, const Environment& own, int processors,
-                             int master_port, const std::string& error_file);
+                             int master_port, const RankFiles& files);
 
 // As "NAME=value", for execve.
 std::vector<std::string> to_assignments(const Environment& environment);

@@ -90,6 +90,12 @@ ErrorFiles::~ErrorFiles() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
+int64_t ErrorFiles::read_step(int rank) const {
+  std::ifstream file(step_path(rank));
+  int64_t step = -1;
+  return file >> step ? step : -1;
+}
+
 Message ErrorFiles::read(int rank) const {
   std::ifstream file(path(rank), std::ios::binary);
   std::string text(kMostBytes, '\0');

@@ -1,6 +1,8 @@
-// The messages that failed ranks leave in TORCHELASTIC_ERROR_FILE.
+// What ranks leave for the launcher: the message of a failure (TORCHELASTIC_ERROR_FILE) and the number of the
+// step that they are in (FSDP_STEP_FILE).
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace fsdp::launch {
@@ -21,9 +23,12 @@ class ErrorFiles {
   ErrorFiles& operator=(const ErrorFiles&) = delete;
 
   const std::string& folder() const { return folder_; }
-  // The file of rank `rank`.
+  // Where rank `rank` leaves its message.
   std::string path(int rank) const { return folder_ + "/rank-" + std::to_string(rank) + ".json"; }
   Message read(int rank) const;
+  // Where the rank writes the number of its step, as text, in each step.
+  std::string step_path(int rank) const { return folder_ + "/rank-" + std::to_string(rank) + ".step"; }
+  int64_t read_step(int rank) const;  // -1: it wrote none
 
  private:
   std::string folder_;

@@ -92,7 +92,11 @@ Gang::~Gang() { kill_all(); }
 
 void Gang::open_output(Member& member, int rank) {
   const bool shown = std::find(job_.shown.begin(), job_.shown.end(), rank) != job_.shown.end();
-  if (!job_.log_folder.empty() && (job_.relayed || !shown)) member.log = RankLog(job_.log_folder, rank);
+  if (!job_.log_folder.empty() && (job_.relayed || !shown)) {
+    const std::string count = std::to_string(job_.restart_count);
+    member.log =
+        RankLog(job_.log_folder, rank, job_.restart_count > 0 ? "---- restart " + count + " ----" : "");
+  }
   if (!job_.relayed) return;
   const auto streams = job_.streams.find(rank);
   const unsigned shows = !shown ? 0 : streams == job_.streams.end() ? kBothStreams : streams->second;
@@ -108,8 +112,8 @@ void Gang::start(int index) {
   const int port = port_ ? port_->number() : job_.master_port;
   Member& member = at(index);
   open_output(member, rank);
-  const auto environment =
-      to_assignments(rank_environment(job_, index, own_, processors_, port, errors_.path(rank)));
+  const auto environment = to_assignments(rank_environment(
+      job_, index, own_, processors_, port, {.error = errors_.path(rank), .step = errors_.step_path(rank)}));
   const bool piped = member.pipes.exist();
   member.pid = start_process({.rank = rank,
                               .program = program_,
@@ -180,6 +184,7 @@ RankEnd Gang::reap(int index) {
 RankEnd Gang::describe_end(int index, bool known, int status) const {
   const Member& member = at(index);
   RankEnd end{.rank = job_.first_rank() + index, .log = member.log.path()};
+  end.step = errors_.read_step(end.rank);
   end.signal = known && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   end.exit_code = end.signal != 0 ? kSignalBase + end.signal : known ? WEXITSTATUS(status) : 1;
   if (!end.failed()) return end;

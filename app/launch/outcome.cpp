@@ -11,6 +11,7 @@ namespace fsdp::launch {
 namespace {
 
 constexpr int kSignalBase = 128;
+constexpr int kRequeue = 75;  // of ranks that saved and ask to be started again
 
 std::string indented(const RankEnd& end) {
   const std::string margin = "  [rank " + std::to_string(end.rank) + "] ";
@@ -38,7 +39,10 @@ std::string cascade(const Outcome& outcome, const RankEnd& cause) {
     alike[words].push_back(end.rank);
   }
   std::string text;
-  for (const std::string& words : order) text += "then " + name_ranks(alike[words]) + " " + words + "\n";
+  for (const std::string& words : order) {
+    const bool many = alike[words].size() > 1 && words.starts_with("was ");
+    text += "then " + name_ranks(alike[words]) + " " + (many ? "were " + words.substr(4) : words) + "\n";
+  }
   return text;
 }
 
@@ -52,6 +56,17 @@ const RankEnd* Outcome::cause() const {
   for (const RankEnd& end : ends)
     if (end.failed() && end.rank == nearest->culprit && end.kind == EndKind::peer) return &end;
   return nearest;
+}
+
+int64_t Outcome::step() const {
+  int64_t highest = -1;
+  for (const RankEnd& end : ends) highest = std::max(highest, end.step);
+  return highest;
+}
+
+bool Outcome::asks_for_requeue() const {
+  const RankEnd* found = cause();
+  return interrupted_by != 0 && found != nullptr && found->exit_code == kRequeue;
 }
 
 int Outcome::exit_code() const {
@@ -71,6 +86,7 @@ std::string describe(const RankEnd& end) {
     case EndKind::asked:
       return "was ended by the launcher's SIGTERM";
     default:
+      if (end.exit_code == kRequeue) return "saved, left and asks to be started again (exit code 75)";
       return end.signal != 0 ? describe_signal(end.signal)
                              : "ended with exit code " + std::to_string(end.exit_code);
   }
@@ -85,7 +101,7 @@ std::string headline(const Outcome& outcome) {
 
 std::string report(const Outcome& outcome) {
   const RankEnd* cause = outcome.cause();
-  if (cause == nullptr) return "";
+  if (cause == nullptr || outcome.asks_for_requeue()) return "";
   std::string text;
   if (outcome.interrupted_by != 0 && cause->kind >= EndKind::peer) {
     text = "stopped by " + signal_name(outcome.interrupted_by) + " to the launcher" +
@@ -96,6 +112,7 @@ std::string report(const Outcome& outcome) {
   if (cause->kind == EndKind::peer && cause->culprit >= 0)
     text += "  It reports a failure of rank " + std::to_string(cause->culprit) + ".\n";
   if (!cause->log.empty()) text += "  All of its output: " + cause->log + "\n";
+  if (!outcome.not_again.empty()) text += "  " + outcome.not_again + "\n";
   return text + cascade(outcome, *cause) + outcome.late_errors;
 }
 

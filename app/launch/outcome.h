@@ -1,6 +1,7 @@
 // How the ranks of a job ended, which of them is the cause, and what the user is told.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct RankEnd {
   int signal = 0;     // 0: it exited
   EndKind kind = EndKind::own;
   int culprit = -1;                          // the rank that this one blames; -1: none
+  int64_t step = -1;                         // the last that it began; -1: it does not say
   std::string message = {};                  // from its error file
   std::vector<std::string> last_lines = {};  // of its output, if it failed
   std::string log = {};                      // path; empty: its output was shown
@@ -34,6 +36,7 @@ struct Outcome {
   std::string host;
   int interrupted_by = 0;        // the first SIGINT, SIGTERM or SIGHUP to the supervisor
   bool abandoned = false;        // it got a second one, and killed the ranks
+  std::string not_again = {};    // why the ranks are not started again, where restarts are left
   std::string late_errors = {};  // stderr of the ranks from the first failure on, where it was held back
 
   // The rank whose failure made the others fail: the first that failed by itself; if there is none, the first
@@ -41,6 +44,10 @@ struct Outcome {
   // reports a failure too.
   // Null: no rank failed.
   const RankEnd* cause() const;
+  // The highest step that a rank began; -1: none says.
+  int64_t step() const;
+  // The ranks saved after a signal to the supervisor and ask to be started again: the exit code is 75.
+  bool asks_for_requeue() const;
   // 0 if all ranks ended with 0, also after a signal to the supervisor. Else the cause's own code, 128 + n
   // for signal n. If the signal to the supervisor made the ranks fail: 128 + that signal.
   int exit_code() const;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fsdp/error.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,13 +25,16 @@ std::string printable_line(std::string line) {
   return line;
 }
 
-RankLog::RankLog(const std::string& folder, int rank)
+RankLog::RankLog(const std::string& folder, int rank, const std::string& title)
     : path_(folder + "/rank-" + std::to_string(rank) + ".log") {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) throw IoError("create the log folder", folder, failed.value());
   file_ = Fd(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
   if (!file_.valid()) throw IoError("open the log", path_, errno);
+  if (const std::string line = title + "\n";
+      !title.empty() && ::write(file_.get(), line.data(), line.size()) < 0)
+    throw IoError("write to the log", path_, errno);
   struct stat found {};
   if (::fstat(file_.get(), &found) == 0) begin_ = found.st_size;
 }

@@ -14,8 +14,8 @@ namespace fsdp::launch {
 class RankLog {
  public:
   RankLog() = default;
-  // Makes `folder` if it does not exist. Throws IoError.
-  RankLog(const std::string& folder, int rank);
+  // Makes `folder` if it does not exist, and appends the line `title`, if any. Throws IoError.
+  RankLog(const std::string& folder, int rank, const std::string& title = "");
 
   const std::string& path() const { return path_; }  // empty: there is no log
   int fd() const { return file_.get(); }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 
+#include "app/launch/environment.h"
 #include "app/launch/gang.h"
 #include "app/launch/signals.h"
 
@@ -19,11 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this machine";
-}
 
 std::string seconds_since(Time since) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - since).count()) +

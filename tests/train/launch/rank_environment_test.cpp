@@ -19,7 +19,8 @@ Job two_nodes() {
 }
 
 Environment variables(const Job& job, int local_rank, const Environment& own, int processors = 16) {
-  return rank_environment(job, local_rank, own, processors, job.master_port, "/tmp/e.json");
+  return rank_environment(job, local_rank, own, processors, job.master_port,
+                          {.error = "/tmp/e.json", .step = "/tmp/e.step"});
 }
 
 TEST(RankEnvironment, SetsAllOfTorchrunsVariables) {
