@@ -52,7 +52,7 @@ std::vector<Key> batch_keys() {
           {.path = "data.shuffle",
            .type = Type::flag,
            .value = true,
-           .help = "A new order in every epoch, which follows from training.seed"},
+           .help = "A new order in every epoch, computed from training.seed"},
           {.path = "data.read_ahead",
            .type = Type::integer,
            .value = 2,

@@ -51,7 +51,7 @@ std::vector<Key> shard_keys() {
           {.path = "distributed.fsdp.sharding_strategy",
            .value = "FULL_SHARD",
            .choices = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"},
-           .help = "What is sharded; HYBRID: inside a machine, replicated across machines"},
+           .help = "What is sharded; HYBRID: sharded inside a machine, replicated across machines"},
           {.path = "distributed.fsdp.activation_checkpointing",
            .type = Type::flag,
            .value = false,
@@ -61,14 +61,14 @@ std::vector<Key> shard_keys() {
            .type = Type::flag,
            .value = true,
            .reader = Reader::front,
-           .help = "Accepted. In effect always true: optimizers see the original parameters"}};
+           .help = "Has no effect: optimizers always see the original parameters"}};
 }
 
 std::vector<Key> prefetch_keys() {
   return {{.path = "distributed.fsdp.backward_prefetch",
            .value = "BACKWARD_PRE",
            .choices = {"BACKWARD_PRE", "BACKWARD_POST", "NONE"},
-           .help = "When backward gathers the next unit: before this one's gradients, after them, or on use"},
+           .help = "When backward gathers a unit: while the previous one computes, before its reduction, or after"},
           {.path = "distributed.fsdp.forward_prefetch",
            .type = Type::integer,
            .value = false,

@@ -57,7 +57,7 @@ std::vector<Key> eval_keys() {
            .least = 0,
            .most = 1e6,
            .reader = Reader::both,
-           .help = "The run stops after that many evaluations without a lower loss; 0: never"}};
+           .help = "The run ends after this many evaluations without a lower loss; 0: never"}};
 }
 
 std::vector<Key> logging_keys() {
@@ -91,7 +91,7 @@ std::vector<Key> wandb_keys() {
            .type = Type::flag,
            .value = false,
            .reader = Reader::both,
-           .help = "Hand metrics to Weights & Biases; needs Python with wandb"},
+           .help = "Send metrics to Weights & Biases; needs Python with wandb"},
           only_used({.path = "wandb.project", .value = "fsdp", .help = "Project"}),
           only_used(
               {.path = "wandb.tags", .type = Type::list, .value = Json::array(), .help = "Tags of the run"}),
