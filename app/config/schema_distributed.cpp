@@ -68,7 +68,7 @@ std::vector<Key> prefetch_keys() {
   return {{.path = "distributed.fsdp.backward_prefetch",
            .value = "BACKWARD_PRE",
            .choices = {"BACKWARD_PRE", "BACKWARD_POST", "NONE"},
-           .help = "When backward gathers a unit: while the previous one computes, before its reduction, or after"},
+           .help = "Backward gathers a unit while the previous one computes, before its reduction, or after"},
           {.path = "distributed.fsdp.forward_prefetch",
            .type = Type::integer,
            .value = false,
