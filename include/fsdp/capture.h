@@ -1,4 +1,4 @@
-// capture(): forward and backward of a training step as one CUDA graph, for models bound by their host.
+// capture(): forward and backward of a training step as one CUDA graph, for small models on fast GPUs.
 #pragma once
 
 #include <fsdp/sharded.h>
@@ -62,11 +62,11 @@ class Captured {
   detail::CapturedStep step_;
 };
 
-// Three steps run as usual; the fourth is captured as a CUDA graph, and from then on a step is one launch
-// instead of a thousand. The model must run the same operators in every step and not read a device value on
-// the host. A step runs as usual if its inputs have another shape, gradients are already there, no_sync() is
-// open, or the model is in evaluation. All steps run as usual on the CPU, on several ranks, in reproducible
-// mode, and if capturing fails (with a warning).
+// Three steps run as usual; the fourth is captured as a CUDA graph, and from then on the host launches one
+// graph per step instead of every kernel. The model must run the same operators in every step and not read a
+// device value on the host. A step runs as usual if its inputs have another shape, gradients are already
+// there, no_sync() is open, or the model is in evaluation. All steps run as usual on the CPU, on several
+// ranks, in reproducible mode, and if capturing fails (with a warning).
 template <class M>
 [[nodiscard]] Captured<M> capture(const Sharded<M>& model) {
   return Captured<M>(model);

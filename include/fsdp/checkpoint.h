@@ -59,8 +59,8 @@ struct SaveOptions {
   // Also keep the checkpoint with the lowest value of this name in `values`; empty: none.
   std::string keep_best = {};
   bool best_is_highest = false;  // with keep_best: keep the highest value instead
-  // Returns whether to save a parameter or buffer, with its moments; empty: save all. Useful for adapters.
-  // Load such a checkpoint with the same LoadOptions::filter, or with strict = false.
+  // Returns whether to save a parameter or buffer, with its moments; empty: save all. For example to save
+  // adapters alone. Load such a checkpoint with the same LoadOptions::filter, or with strict = false.
   std::function<bool(const std::string& name)> filter = {};
   bool average_buffers = false;  // true: save the average over the ranks; false: save rank 0's
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};  // limit for the slowest rank's write
@@ -112,7 +112,8 @@ struct LoadReport {
 // not contradict run.model_config. Sets run.step and run.values, unless weights_only. Without optimizer state
 // in the checkpoint, an optimizer without state stays as it is. Collective, between steps. Throws the same on
 // all ranks, before any change (see verify_first): IoError if files cannot be read; CheckpointError if there
-// is no checkpoint, it is damaged, or it does not fit, with all differences. A captured step stays valid.
+// is no checkpoint, it is damaged, or it does not fit, with all differences. Steps captured by capture() stay
+// valid.
 LoadReport load(const std::string& folder, RunState& run, const LoadOptions& options = {});
 
 // Returns whether `folder` has a checkpoint. Not collective: ask on one rank, or on all while no rank saves.

@@ -59,8 +59,8 @@ struct VerifiedCheckpoint {
   bool hashed = true;  // false: files of other programs have no hashes; they were only read
 };
 
-// Reads all of it and compares every block with its hash. Throws at the first difference, and names the
-// tensors that lie in the damaged block.
+// Reads the whole checkpoint and compares every block with its hash. Throws at the first difference, and
+// names the tensors that lie in the damaged block.
 VerifiedCheckpoint verify_checkpoint(const std::string& path, const ByteProgress& progress = {});
 
 struct TensorDifference {
@@ -111,7 +111,7 @@ struct ExportOptions {
   // epsilon, the longest sequence.
   std::string config = {};
   // For export_hf of a checkpoint that has LoRA adapters only: the checkpoint or Hugging Face folder with the
-  // weights beneath them. Empty: the one that the trainer saved in the run value `base_weights`.
+  // base weights. Empty: the one that the trainer saved in the run value `base_weights`.
   std::string base = {};
   std::string dtype = {};                  // dtype of floating-point weights: "F32", "BF16", "F16"; "": own
   int64_t max_file_bytes = 5'000'000'000;  // size limit of a weight file; a larger tensor gets its own file
@@ -121,7 +121,8 @@ struct ExportOptions {
 // Writes the weights of a GPT-2 or Llama of models/ so that from_pretrained of transformers reads them.
 // `folder` must not exist; it gets config.json and model.safetensors, or several files and their index.
 // Optimizer state is not exported. LoRA adapters are merged into their weights: W + alpha / rank * B A, with
-// `lora` of run["model_config"]. A failure, also a value that `dtype` cannot hold, leaves no `folder`.
+// `lora` of run["model_config"]. After an error, such as a value that `dtype` cannot hold, there is no
+// `folder`.
 ConvertedModel export_hf(const std::string& path, const std::string& folder,
                          const ExportOptions& options = {});
 

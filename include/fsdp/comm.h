@@ -49,9 +49,9 @@ class Comm {
   at::Tensor allocate(MemoryUse use, int64_t numel, at::ScalarType dtype);
 
   // slot[r * n, (r + 1) * n) becomes rank r's `shard` [n], cast to the slot's dtype. `shard` may be that part
-  // of `slot` itself; if shares_memory(), nothing is copied for an allocated `slot` then. Each rank keeps its
-  // part there and calls claim() before it writes to it again. Gathering into allocated memory again releases
-  // its old contents.
+  // of `slot` itself. If shares_memory() is true and `slot` was allocated, nothing is then copied. A rank
+  // that keeps its shard there calls claim() before it writes to it again. Gathering into allocated memory
+  // again releases its old contents.
   Work all_gather(const at::Tensor& slot, const at::Tensor& shard, std::string_view label);
 
   // This rank no longer reads `slot`; it may be gathered into again once all ranks have released it. Waits
@@ -90,11 +90,12 @@ class Comm {
 
   // Makes every wait on this group throw CommError with `reason`, here and on all peers. From any thread.
   void abort(std::string_view reason);
-  // local, shm: sets the reason in the CommError (peer_left) of peers that need this rank later; "": none.
+  // local, shm: sets the reason in the CommError (peer_left) that peers get if they still need this rank when
+  // it leaves; "": none.
   void leaving(std::string_view why);
-  // local, shm: says that this rank skips collectives and stays. A peer that waits for it in one of them
-  // throws soon. If the peer has called gave_up() equally often, both continue; leaving("") then clears
-  // `why`.
+  // local, shm: tells peers that this rank skips collectives because of the error `why`, and stays in the
+  // group. A peer that waits for it in one of them throws soon, unless the peer has called gave_up() equally
+  // often: then both go on. leaving("") clears `why`.
   void gave_up(std::string_view why);
 
   // One row per operation used so far.

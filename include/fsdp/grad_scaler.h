@@ -35,7 +35,7 @@ struct GradScalerState {
 //   scaler.update();
 //
 // The optimizer is over model.parameters(). Threads: one at a time. step() and unscale_() are collective and
-// wait for the device; they throw CommError as collectives do, and c10::Error when called out of turn.
+// wait for the device; they throw CommError as collectives do, and c10::Error if called in the wrong order.
 class GradScaler {
  public:
   // Collective: it creates a group of its own. Throws c10::Error for factors out of range.

@@ -1,4 +1,4 @@
-// Statistics and states of a sharded model.
+// Statistics, states and phases of a sharded model.
 #pragma once
 
 #include <cstdint>

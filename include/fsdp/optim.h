@@ -24,7 +24,8 @@ class AdamW : public torch::optim::AdamW {
  public:
   using torch::optim::AdamW::AdamW;
   // Keeps the moments in the dtype `moments`: bf16 (of fp32 parameters), with stochastic rounding, or the
-  // parameters' own. The step is computed in the parameters' dtype. step() throws c10::Error for others.
+  // parameters' own. The step is computed in the parameters' dtype. step() throws c10::Error for other dtypes
+  // of moments.
   AdamW(const std::vector<torch::optim::OptimizerParamGroup>& groups, AdamWOptions options,
         at::ScalarType moments)
       : torch::optim::AdamW(groups, std::move(options)), moments_(moments) {}
@@ -42,7 +43,7 @@ class AdamW : public torch::optim::AdamW {
   // trainable parameters of the model in this optimizer, which then steps for one model only. Not with
   // no_sync(), keep_gathered(), clipping, a GradScaler, check_gradients, gradients below fp32, a penalty over
   // slices or reproducible mode: these throw c10::Error. A backward that fails may have updated some units;
-  // that is logged. Ends with the optimizer.
+  // that is logged. Lasts until the optimizer is destroyed.
   void step_in_backward(const ShardedModel& model);
   bool steps_in_backward() const { return in_backward_ != nullptr; }
   // The dtype of moments given to the constructor; none: each parameter's own.

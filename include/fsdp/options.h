@@ -92,11 +92,11 @@ struct ShardOptions {
   std::optional<double> gradient_divide_factor = {};
   // Limit of units gathered at once; 0: none. A higher limit lets prefetching look further ahead.
   int limit_all_gathers = 2;
-  // Forward prefetching: number of units to gather ahead. Not set: limit_all_gathers - 1, at least 1; 0: no.
+  // Number of units that forward gathers ahead. Not set: limit_all_gathers - 1, at least 1; 0: none.
   std::optional<int> forward_prefetch = {};
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
-  // CPU ranks of one host map each other's shards: when the compute dtype equals the shard dtype, an
-  // all-gather copies nothing and needs no slot.
+  // CPU ranks of one host map each other's shards into memory: if the compute dtype equals the shard dtype,
+  // an all-gather copies nothing and needs no slot.
   bool share_shards = true;
   bool sync_module_states = true;  // parameters and buffers start as rank 0's
   bool sync_batchnorm = false;     // BatchNorm layers with parameters compute statistics over all ranks

@@ -51,8 +51,8 @@ Result from_list(std::vector<at::Tensor> values) {
 // may be undefined; backward runs `fn` again for the activations it needs, with the same random numbers
 // (options.keep_rng; also of generators passed to operators) and the same autocast state. Gradients have the
 // bits of the plain call if `fn` is deterministic and reads each parameter once. Buffers that `fn` writes,
-// such as running statistics, keep what the first run wrote. Works for modules, sharded or not; calls may be
-// nested. If no result needs gradients, this is a plain call.
+// such as running statistics, keep the values that the first run wrote. Works for modules, sharded or not;
+// calls may be nested. If no result needs gradients, this is a plain call.
 //
 // `fn` is copied and called from backward: references it captures must stay valid until then. It must compute
 // the same from the same inputs. Throws c10::Error if `fn` captured a tensor that needs gradients and is no

@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-// Runs `body`. Returns main's exit code: 0 if it returns; the exit code of the failed rank if it throws a
+// Runs `body`. Returns main's exit code: 0 if `body` returns; the exit code of the failed rank if it throws a
 // RankError (128 + signal if a signal ended that rank); 1 if it throws anything else. The message is on
 // stderr, with the number of this rank if a launcher started several. With TORCH_SHOW_CPP_STACKTRACES=1 the
 // message of a c10::Error has its C++ backtrace.

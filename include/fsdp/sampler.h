@@ -25,7 +25,8 @@ struct SamplerState {
   SamplerOptions options = {};
 };
 
-// Deals the indices of the dataset, in an order that is the same on all ranks: each rank gets every W-th.
+// Gives each rank every W-th index of the dataset, W being the number of ranks. The order is the same on all
+// ranks.
 //
 // Every rank gets the same number of indices, so that all make the same number of steps. If the size does not
 // divide by W, the order is padded with its first samples, or its tail is dropped. Apart from the padding, no
@@ -33,7 +34,7 @@ struct SamplerState {
 // rank, the platform or LibTorch's generators.
 //
 // A loader calls reset() when an epoch begins. The first epoch is 0; each reset() after indices were taken
-// starts the next one. So a loop over epochs needs nothing else; set_epoch() chooses another.
+// starts the next one. So a loop over epochs calls nothing else. set_epoch() chooses another epoch.
 //
 // Resuming: save the state in the middle of an epoch, load it into a new Sampler, on any number of ranks. The
 // next reset() continues after the last index that any rank took, or starts the next epoch if the saved one

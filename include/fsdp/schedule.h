@@ -28,11 +28,11 @@ struct ScheduleOptions {
   double final_ratio = 0.1;  // the rate after the decay, as a part of the full one
 };
 
-// The part of the full learning rate that step number `step` (from 0) takes. Throws c10::Error for options
+// The part of the full learning rate that step number `step` (from 0) uses. Throws c10::Error for options
 // that contradict each other.
 double learning_rate_factor(const ScheduleOptions& options, int64_t step);
 
-// Sets the learning rate of every group to its own at construction times learning_rate_factor():
+// Sets the learning rate of every group to its rate at construction, times learning_rate_factor():
 //
 //   fsdp::LearningRateSchedule schedule(optimizer, {.total_steps = 1000, .warmup_steps = 50});  // of step 0
 //   optimizer.step();

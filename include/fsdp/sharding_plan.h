@@ -33,7 +33,7 @@ struct ShardingPlan {
   int64_t parameters() const { return sum(&UnitPlan::parameters); }
   int64_t shard_bytes() const { return sum(&UnitPlan::shard_bytes); }
   int64_t gradient_bytes() const { return sum(&UnitPlan::gradient_bytes); }
-  // The largest `count` slots, or gradient buffers, of units side by side: what is alive at once.
+  // The sum of the `count` largest slots, or gradient buffers: those in memory at the same time.
   int64_t slot_bytes(size_t count) const { return largest(&UnitPlan::slot_bytes, count); }
   int64_t buffer_bytes(size_t count) const { return largest(&UnitPlan::buffer_bytes, count); }
 
@@ -43,7 +43,7 @@ struct ShardingPlan {
 };
 
 // Plans for a module with or without memory: one made by on_meta() costs nothing. Changes nothing. Throws
-// c10::Error for options that fully_shard() would refuse for their numbers.
+// c10::Error for options whose numbers fully_shard() would refuse.
 ShardingPlan plan_sharding(torch::nn::Module& module, const PlannedRanks& ranks, const ShardOptions& options);
 
 }  // namespace fsdp

@@ -42,7 +42,8 @@ using StateDict = torch::OrderedDict<std::string, StateEntry>;
 // their names, which share memory. Buffers are each rank's own, whole. Collective, between steps. full:
 // gathers unit by unit, so memory holds the result and one gathered unit.
 StateDict state_dict(const ShardedModel& model, const StateDictOptions& options = {});
-// The same, one tensor at a time, to write them out: rank 0's memory holds one unit. Full only.
+// Calls `visit` with one whole tensor at a time, for example to write them out: memory holds one gathered
+// unit. Only for StateDictType::full.
 void visit_state_dict(const ShardedModel& model, const StateDictOptions& options,
                       const std::function<void(const std::string& name, const at::Tensor& whole)>& visit);
 

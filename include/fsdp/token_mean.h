@@ -1,4 +1,4 @@
-// The mean over all counted tokens of a step, though ranks and microbatches count different numbers.
+// The mean over all counted tokens of a step, even if ranks and microbatches count different numbers of them.
 #pragma once
 
 #include <fsdp/options.h>
@@ -18,7 +18,7 @@ namespace fsdp {
 //     (model(x[i], y[i]) * weights[i]).backward();    // each loss: the mean over its microbatch's tokens
 class TokenMean {
  public:
-  // `options`: those of fully_shard(), which decide by what gradients are divided.
+  // `options`: those given to fully_shard(), which decide by which number gradients are divided.
   TokenMean(const World& world, const ShardOptions& options);
 
   // Sums the counts over all ranks: collective. A microbatch without counted tokens has weight 0: its loss is

@@ -1,5 +1,5 @@
-// The trainer behind `fsdp train`, for programs: a run from a config file, with the program's own model or
-// data if it likes. Link fsdp::train.
+// The trainer behind `fsdp train`, for C++ programs: a run from a config file, optionally with the program's
+// own model or data. Link fsdp::train.
 #pragma once
 
 #include <fsdp/error.h>
@@ -38,7 +38,7 @@ struct BatchNumbers {
   int64_t microbatches = 1;
 };
 
-// The data of a run. The batch of a step depends on the step's number only, so that a resumed run goes on
+// The data of a run. The batch of a step must depend on the step's number only, so that a resumed run goes on
 // with the right one. Called on one thread.
 class TrainData {
  public:
@@ -56,7 +56,7 @@ struct TrainModel {
   std::string model_config = {};  // as RunState::model_config
 };
 
-// What a run measured, after a step.
+// The metrics of a run after a step.
 struct TrainMetrics {
   int64_t step = 0;
   double loss = 0;  // mean over the items of the global batch
@@ -78,8 +78,8 @@ struct TrainHooks {
   std::function<void(const TrainMetrics& metrics)> on_step = {};  // on every rank
 };
 
-// The same choices as the flags of `fsdp train`. `devices`, `model_config_key` and `precision` are defaults
-// here: the config file wins where it names them. The flags in `set` ("training.max_steps=100") win over it.
+// The same choices as the flags of `fsdp train`. But the config file overrides `devices`, `model_config_key`
+// and `precision`. Keys in `set` ("training.max_steps=100") override the file.
 struct TrainRequest {
   std::string config = {};            // a YAML file; empty: config.yaml in this folder, else the one built in
   std::string model_config_key = {};  // a model_config_* of the file
@@ -87,7 +87,7 @@ struct TrainRequest {
   std::optional<int> devices = {};
   std::string precision = {};
   std::string run = {};  // the run's folder; empty: runs/<config>/<stage>
-  bool resume = false;   // goes on with a run that is there; false: refuses it
+  bool resume = false;   // go on with the run in that folder; false: refuse it
   std::vector<std::string> set = {};
   std::string mode = "production";  // or "smoke": a few steps, nothing kept
 };

@@ -10,7 +10,7 @@ namespace detail {
 class TimedWork;
 }
 
-// An operation in flight. The destructor waits; while an exception unwinds, it does as drop().
+// An operation in flight. The destructor waits; while an exception unwinds, it calls drop().
 //
 // Threads: one at a time per group, as for its Comm.
 class [[nodiscard]] Work {
@@ -26,7 +26,7 @@ class [[nodiscard]] Work {
   void wait();
   // The same with another timeout. On CUDA it blocks the calling thread until the data is there.
   void wait(std::chrono::milliseconds timeout);
-  // For a rank that fails by itself: waits at most 1 s (local, shm); past that, the group has failed.
+  // For a rank that fails by itself: waits at most 1 s (local, shm). After that the group has failed.
   void drop();
 
  private:
