@@ -51,7 +51,7 @@ void add_config(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("config", "Print, explain and check configurations of `fsdp train`");
   auto given = std::make_shared<ConfigArguments>();
   CLI::Option_group* ways = command->add_option_group("What to print");
-  ways->add_flag("--example", given->example, "A commented config file: the one built in");
+  ways->add_flag("--example", given->example, "The built-in example, a commented config file");
   ways->add_flag("--print", given->print,
                  "Every value as resolved from file and flags, and where it came from");
   given->explain = ways->add_option("--explain", given->name, "All keys, those of a section, or one key")

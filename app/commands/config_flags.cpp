@@ -48,13 +48,13 @@ std::shared_ptr<config::Request> add_config_flags(CLI::App& command) {
     command.add_option(flag, value, help)->type_name(type);
   };
   add("--config", request->config, "FILE",
-      "YAML file. Without it: config.yaml if there is one, else the one built in");
+      "YAML file; without it config.yaml, or the built-in example if there is none");
   add("--stage", request->stage, "NAME", "Stage of the file; without it the first");
-  add("--mode", request->mode, "MODE", "production, or smoke: a few steps, nothing is kept");
-  add("--model-config", request->model_config, "NAME", "A model_config_* of the file or built in");
+  add("--mode", request->mode, "MODE", "production, or smoke: a few steps, and nothing is kept");
+  add("--model-config", request->model_config, "NAME", "A model_config_* from the file or built in");
   add("--fsdp-config", request->fsdp_config, "NAME",
-      "A preset of distributed_examples, of the file or built in");
-  add("--num-nodes", request->num_nodes, "N", "Machines; the command is started once on each");
+      "A preset of distributed_examples, from the file or built in");
+  add("--num-nodes", request->num_nodes, "N", "Number of machines; start the command once on each");
   add("--devices", request->devices, "N", "Ranks per machine, or auto");
   add("--precision", request->precision, "P", "32, bf16-mixed, 16-mixed or bf16-true");
   command.add_option("--set", request->sets, "Set any key, as in training.batch_size=4. May be repeated")

@@ -153,7 +153,7 @@ void add_export(CLI::App& ckpt, Action& action) {
       ->type_name("");
   command
       ->add_option("--config", given->config,
-                   "JSON file with values of config.json, for --hf. They win over the checkpoint's run value "
+                   "JSON file with values of config.json, for --hf. They override the checkpoint's run value "
                    "'model_config'")
       ->check(no_folder())
       ->needs(hf)
@@ -162,7 +162,7 @@ void add_export(CLI::App& ckpt, Action& action) {
       ->add_option(
           "--base", given->out.base,
           "For a checkpoint of LoRA adapters alone, with --hf: the checkpoint or Hugging Face folder "
-          "with the weights beneath them. Without it: the one that the run was trained with")
+          "with the base weights. Without it: the one that the run was trained with")
       ->needs(hf)
       ->type_name("DIR");
   command
@@ -172,7 +172,7 @@ void add_export(CLI::App& ckpt, Action& action) {
       ->type_name("DTYPE");
   command
       ->add_option("--max-file-bytes", given->out.max_file_bytes,
-                   "Weights of one file, for example 500MB; a larger tensor gets a file of its own")
+                   "Largest file of weights, for example 500MB; a larger tensor gets a file of its own")
       ->transform(size_in_bytes())
       ->type_name("BYTES")
       ->default_str("5GB");
@@ -193,7 +193,8 @@ void add_import(CLI::App& ckpt, Action& action) {
       "import", "Write the weights of a Hugging Face folder as the first checkpoint of a run");
   auto given = std::make_shared<ConvertArguments>();
   command
-      ->add_flag("--hf", given->hf, "The layout of Hugging Face's transformers, the only one; must be named")
+      ->add_flag("--hf", given->hf,
+                 "Read the layout of Hugging Face's transformers. Required: there is no other")
       ->required();
   command->add_option("FOLDER", given->from, "A folder that save_pretrained wrote, with safetensors")
       ->required()

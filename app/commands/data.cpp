@@ -200,7 +200,7 @@ void add_prepare(CLI::App& group, Action& action) {
       ->type_name("FILE");
   command
       ->add_option("--validation-fraction", given->options.validation_fraction,
-                   "Its part of the data; 0.05 if --validation-out is given")
+                   "Part of the data for --validation-out; default: 0.05")
       ->check(CLI::Range(0.0, 0.999))
       ->type_name("PART");
   command->add_flag("--jsonl", given->options.jsonl,
@@ -216,12 +216,13 @@ void add_inspect_tokens(CLI::App& group, Action& action) {
   CLI::App* command = group.add_subcommand("inspect", "Check a token file, and show what it holds");
   auto given = std::make_shared<InspectArguments>();
   command->add_option("FILE", given->file, "A token file")->required()->type_name("");
-  command->add_option("--type", given->type, "Integers of a file without a header, such as nanoGPT's")
+  command
+      ->add_option("--type", given->type, "Type of the tokens in a file without a header, such as nanoGPT's")
       ->check(CLI::IsMember({"uint16", "uint32"}))
       ->type_name("TYPE");
   command
       ->add_option("--tokenizer", given->tokenizer,
-                   "Shows the first text, and checks that all tokens are in it")
+                   "Check that the tokenizer has all tokens, and show the first text")
       ->type_name("PATH");
   command->add_flag("--json", given->json, "Print JSON");
   command->callback([given, &action] { action = [given] { return inspect(*given); }; });
@@ -230,7 +231,7 @@ void add_inspect_tokens(CLI::App& group, Action& action) {
 }  // namespace
 
 void add_data(CLI::App& app, Action& action) {
-  CLI::App* group = app.add_subcommand("data", "Make token files from texts, and look into them");
+  CLI::App* group = app.add_subcommand("data", "Make token files from texts, and inspect them");
   group->require_subcommand(1);
   add_prepare(*group, action);
   add_inspect_tokens(*group, action);

@@ -116,19 +116,19 @@ int generate(GenerateArguments& given) {
 void add_generate(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("generate", "Write text with the model of a run");
   command->footer(
-      "The text goes to stdout as it is made, all else to stderr. It ends at the tokenizer's end of text.\n"
-      "A text longer than the model's context goes on with the newer half of it.");
+      "The text goes to stdout, everything else to stderr. It ends at the tokenizer's end of text.\n"
+      "If the text grows longer than the model's context, its older half is dropped from the context.");
   auto given = std::make_shared<GenerateArguments>();
   train::GenerateRequest& request = given->request;
   command->add_option("RUN", given->run, "The run's folder")->required()->type_name("");
-  command->add_option("--prompt", request.prompt, "What the text follows; without it a new text begins")
+  command->add_option("--prompt", request.prompt, "Text to continue; without it a new text begins")
       ->type_name("TEXT");
-  command->add_option("--max-tokens", request.max_tokens, "Number of tokens at most")
+  command->add_option("--max-tokens", request.max_tokens, "Largest number of tokens")
       ->type_name("N")
       ->capture_default_str();
   command
       ->add_option("--temperature", request.sample.temperature,
-                   "Below 1: likelier tokens; 0: always the most likely")
+                   "Below 1: prefers likely tokens; 0: always the most likely one")
       ->type_name("T")
       ->capture_default_str();
   command->add_option("--top-k", request.sample.top_k, "Only the K most likely tokens; 0: all")
@@ -148,7 +148,7 @@ void add_generate(CLI::App& app, Action& action) {
   given->step = command->add_option("--step", request.step, "Step of the checkpoint; without it the latest")
                     ->type_name("STEP");
   command->add_flag("--no-average", given->no_average,
-                    "The trained weights, also where the run averages them (training.ema_decay)");
+                    "Use the trained weights even if the run averages them (training.ema_decay)");
   command->callback([given, &action] { action = [given] { return generate(*given); }; });
 }
 
