@@ -1,4 +1,4 @@
-// What the command prints: tables for people, JSON for programs, progress while they wait.
+// Prints the results of the command: tables for people, JSON for programs, progress while they wait.
 #pragma once
 
 #include <fsdp/checkpoint_files.h>

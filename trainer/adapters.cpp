@@ -57,13 +57,13 @@ BaseWeights load_start_of_adapters(const World& world, const ShardedModel& model
 void load_base(const World& world, const ShardedModel& model, const BaseWeights& base, const WeightSources& sources) {
   if (base.path.empty()) {
     if (base.seed == sources.seed) return;
-    throw CheckpointError("the weights beneath these adapters were drawn from training.seed " +
+    throw CheckpointError("the base weights of these adapters were drawn from training.seed " +
                           std::to_string(base.seed) + "; it is " + std::to_string(sources.seed) + " now");
   }
   const std::string& configured = sources.init_from.empty() ? sources.pretrained : sources.init_from;
   const bool moved = !fs::exists(base.path);
   if (moved && (configured.empty() || !fs::exists(configured)))
-    throw CheckpointError("the weights beneath these adapters came from " + base.path +
+    throw CheckpointError("the base weights of these adapters came from " + base.path +
                           ", which is not there any more. Name their folder by model.pretrained or "
                           "training.init_from");
   RunState state{.model = model};
@@ -74,7 +74,7 @@ void load_base(const World& world, const ShardedModel& model, const BaseWeights&
   for (const at::Tensor& slice : model.parameters()) narrow = narrow || slice.scalar_type() != at::kFloat;
   const double same = narrow ? 1e-3 : 1e-9;
   if (base.mean_square > 0 && std::abs(found - base.mean_square) > same * base.mean_square)
-    throw CheckpointError("the weights beneath these adapters came from " + base.path + "; those in " + from +
+    throw CheckpointError("the base weights of these adapters came from " + base.path + "; those in " + from +
                           " are others (mean square " + std::to_string(found) + ", it was " +
                           std::to_string(base.mean_square) + "). Name the right ones by training.init_from");
 }

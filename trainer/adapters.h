@@ -1,4 +1,4 @@
-// Runs with LoRA save their adapters alone: here the weights beneath them are found again.
+// Finds the base weights of LoRA adapters: runs with LoRA save only the adapters.
 #pragma once
 
 #include <fsdp/checkpoint.h>
@@ -13,14 +13,14 @@
 
 namespace fsdp::train {
 
-// The weights beneath adapters: a Hugging Face folder or a checkpoint; path "": drawn from the seed.
+// The base weights of adapters: a Hugging Face folder or a checkpoint; path "": drawn from the seed.
 struct BaseWeights {
   std::string path;
   int64_t seed = 0;
   double mean_square = 0;  // of the weights, by which they are known again; 0: not saved
 };
 
-// What a configuration says about start weights.
+// The start weights that a configuration names.
 struct WeightSources {
   std::string init_from = {}, pretrained = {};  // empty: not set
   int64_t seed = 0;
@@ -32,9 +32,9 @@ WeightSources weight_sources(const config::Settings& settings, const ModelSpec& 
 BaseWeights load_start_of_adapters(const World& world, const ShardedModel& model, const std::string& model_config,
                                    const WeightSources& sources);
 
-// For a saved run: loads what lies beneath its adapters; if that was moved, what the configuration names.
-// Collective. Throws CheckpointError if neither is there, if the seed is another one, or if the weights found
-// are others than those the adapters were trained on.
+// For a saved run: loads the base weights of its adapters; if they were moved, those that the configuration
+// names. Collective. Throws CheckpointError if neither is there, if the seed is another one, or if the
+// weights found are others than those the adapters were trained on.
 void load_base(const World& world, const ShardedModel& model, const BaseWeights& base, const WeightSources& sources);
 
 // As a run saves it among its values, and back. saved_base() reads them from a checkpoint's manifest; it

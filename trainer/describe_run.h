@@ -16,7 +16,7 @@ namespace fsdp::train {
 
 watch::StartRecord describe_start(const World& world, const config::Settings& settings, const ModelSpec& spec,
                                   const TrainModel& model, const std::string& folder, int64_t steps);
-// What the user reads before the first step.
+// The lines that the user sees before the first step.
 std::vector<std::string> start_lines(const watch::StartRecord& start, const World& world,
                                      const config::Settings& settings, const BatchNumbers& numbers,
                                      const std::string& data);

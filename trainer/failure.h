@@ -1,4 +1,4 @@
-// What ended a run that failed.
+// The cause of a failed run.
 #pragma once
 
 #include <exception>

@@ -32,7 +32,7 @@ ShardOptions generation_options(const Settings& settings) {
   return options;
 }
 
-// Of a run's folder: that of the step, else the latest.
+// The checkpoint in a run's folder: that of `step`; if `step` is negative, the folder, meaning its latest.
 std::string checkpoint_path(const std::string& folder, int64_t step) {
   if (step < 0) return folder;
   const std::string digits = std::to_string(step);

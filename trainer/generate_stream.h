@@ -12,7 +12,7 @@ class CharacterStream {
  public:
   // The characters that are complete now.
   std::string push(std::string_view bytes);
-  // What was held back, as U+FFFD.
+  // Returns the bytes held back, as U+FFFD.
   std::string finish();
 
  private:

@@ -19,7 +19,7 @@ class Words {
   // The tokens of a prompt. An empty one is the end of text, if the tokenizer has one: a text begins there.
   // Throws data::DataError for a prompt that has no tokens or cannot be read.
   virtual std::vector<int64_t> encode(const std::string& prompt) const = 0;
-  // What can be shown once `token` follows.
+  // Adds `token`. Returns the text that can be shown now.
   virtual std::string next(int64_t token) = 0;
   // The rest of the text, and a line end.
   virtual std::string finish() = 0;

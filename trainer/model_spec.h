@@ -37,7 +37,7 @@ std::string hugging_face_config(const ModelSpec& spec);
 ModelSpec read_hugging_face_spec(const std::string& folder);
 
 // Floating-point operations per token of forward and backward, without recomputation: 6 per weight that is
-// multiplied, 4 if weights are frozen beneath adapters, and attention.
+// multiplied, 4 if base weights are frozen under adapters, and attention.
 double flops_per_token(const ModelSpec& spec, int64_t parameters, int64_t sequence_length);
 
 }  // namespace fsdp::train

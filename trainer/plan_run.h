@@ -1,4 +1,4 @@
-// What a run would take, without running it: units, and bytes per rank by kind.
+// Plans a run without running it: units, and bytes per rank by kind.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What rank 0 tells of a run: metrics.jsonl, TensorBoard's files, and progress on stderr and in logs.
+// Rank 0's reports of a run: metrics.jsonl, TensorBoard's files, and progress on stderr and in logs.
 #pragma once
 
 #include <fsdp/log.h>

@@ -86,7 +86,7 @@ LoadReport Run::load_run(const std::function<bool(const std::string& name)>& fil
   return report;
 }
 
-// What earlier processes of the run counted. A checkpoint that `fsdp ckpt import` made has none of it.
+// Restores the counts of earlier processes of the run. A checkpoint that `fsdp ckpt import` made has none.
 void Run::take_values() {
   const auto number = [&]<class T>(const char* name, T otherwise) {
     const auto found = state_->values.find(name);
@@ -107,8 +107,8 @@ void Run::take_values() {
                              ", so the steps to come see other sequences than they would have");
 }
 
-// That of the next step, by the schedule of this configuration. Schedule::step() sets those of the steps
-// after it.
+// Sets the learning rate of the next step, by the schedule of this configuration. Schedule::step() sets those
+// of the steps after it.
 void Run::set_learning_rate() {
   const double factor = learning_rate_factor(schedule_options(settings_, steps_), state_->step);
   for (auto& group : optimizer_->param_groups())

@@ -1,4 +1,4 @@
-// What a resolved configuration means for the library: its options, the model, the optimizer, the schedule.
+// Turns a resolved configuration into the library's options, the model, the optimizer and the schedule.
 #pragma once
 
 #include <fsdp/fsdp.h>

@@ -1,4 +1,4 @@
-// What must be the same: on all ranks of a run, and before and after a resume.
+// Checks the facts that must be the same on all ranks of a run, and before and after a resume.
 #pragma once
 
 #include <fsdp/sharded_model.h>

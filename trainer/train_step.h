@@ -22,7 +22,7 @@ struct StepOptions {
   bool scaled = false;           // fp16: a GradScaler
 };
 
-// What a rank would like to happen after a step. It happens if any rank would.
+// A rank's requests after a step. All ranks follow a request that any rank has.
 struct Votes {
   bool stop = false;
   bool save = false;

@@ -6,7 +6,7 @@
 
 namespace fsdp::app {
 
-// What was asked for, once the arguments are read. Its result is the exit code.
+// The action that the arguments ask for. Its result is the exit code.
 using Action = std::function<int()>;
 
 void add_ckpt(CLI::App& app, Action& action);

@@ -30,7 +30,7 @@ struct ConvertArguments {
 
 constexpr int64_t kMostConfigBytes = int64_t{1} << 20;
 
-// Of a config: a file, or a pipe.
+// Returns the text of a config: a file, or a pipe.
 std::string read_config(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -127,7 +127,7 @@ CLI::Option* add_export_layouts(CLI::App& command, ConvertArguments& given) {
   return hf;
 }
 
-// Of --dtype, as safetensors names it.
+// Turns the value of --dtype into its name in safetensors.
 CLI::Validator dtype_name() {
   return check([](std::string& text) -> std::string {
     for (const char* known : {"bf16", "f16", "f32"})

@@ -17,7 +17,8 @@ void check(const Settings& settings, const Machine& machine, std::vector<std::st
 // Adds a problem for files that do not exist and for more ranks than this machine has GPUs.
 void check_machine(const Settings& settings, const Machine& machine, Problems& problems);
 
-// Where to change `keys`: the origin of the first of them that was set, and its key as problems call it.
+// The place at which to change `keys`: the origin of the first of them that was set, and that key's name in
+// messages.
 struct Blame {
   std::string where, key;
 };

@@ -187,7 +187,7 @@ class Reading {
         "found an unknown key, expected one " + owner + ": " + one_of(known) + advice(member.key, known));
   }
 
-  // Where a key of this name stands, or the name that is nearest to it: in this section, else in any.
+  // Advice for an unknown key: the section that has a key of this name, or else the most similar name.
   static std::string advice(const std::string& name, const std::vector<std::string>& known) {
     if (const Key* key = find_key(name))
       return ". Write `" + key->section() + ":`, and below it `" + key->name() + ":`";

@@ -16,7 +16,7 @@ struct Candidate {
 
 class Layers {
  public:
-  // Of one layer, the value added last wins.
+  // Within one layer, the value added last wins.
   void add(const Key& key, Json value, Origin origin);
 
   // The value that wins; null: only the default is there.

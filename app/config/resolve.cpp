@@ -196,8 +196,7 @@ class Resolving {
     }
   }
 
-  // Where something is wrong already, what does not fit together might only follow from that: the batch is
-  // not looked at.
+  // If there are problems already, contradictions may only follow from them, so the batch is not checked.
   void complete(const Machine& machine, bool is_sound) {
     Settings& settings = made_.settings;
     settings.set_source(stage_, path_);

@@ -11,7 +11,7 @@
 
 namespace fsdp::config {
 
-// What the command line asks for, as typed. resolve() checks it.
+// The request of the command line, as typed. resolve() checks it.
 struct Request {
   std::optional<std::string> config = {};  // path; unset: ./config.yaml if it exists, else the file built in
   std::optional<std::string> stage = {}, mode = {}, model_config = {}, fsdp_config = {};

@@ -11,7 +11,7 @@
 
 namespace fsdp::config {
 
-// Where a value came from, in the order in which later ones win.
+// The origins of a value. A later one in this list overrides an earlier one.
 enum class Layer : uint8_t {
   standard,     // the schema's default
   argument,     // a C++ caller's default

@@ -87,7 +87,7 @@ Parsed refused(const Key& key, const Tree& tree, const std::string& advice = "")
   return parsed;
 }
 
-// What people write for true and false elsewhere.
+// Advice for other ways to write true and false.
 std::string flag_advice(const std::string& text) {
   for (const char* yes : {"yes", "on", "1"})
     if (same_word(text, yes)) return ", did you mean 'true'?";

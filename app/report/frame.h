@@ -1,4 +1,4 @@
-// What charts share: the axes around the plot, paths, and the values for the pointer.
+// The common parts of charts: the axes around the plot, paths, and the values for the pointer.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@ namespace fsdp::report {
 
 using Json = nlohmann::ordered_json;
 
-// Where the two axes put a point.
+// The two axes, which map a value to a position.
 struct Axes {
   Scale x, y;
 };

@@ -16,7 +16,7 @@ class NothingToReport : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What a page is made from.
+// The input of a page.
 struct Run {
   std::string folder = {};
   watch::RunMetrics metrics = {};

@@ -6,7 +6,7 @@
 
 namespace fsdp::report {
 
-// What the numbers of an axis are, which decides how they are written.
+// The unit of an axis, which decides how its numbers are written.
 enum class Unit { number, rate, count, bytes, seconds };
 
 struct Range {

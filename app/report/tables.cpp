@@ -59,7 +59,7 @@ std::vector<double> bytes_by_name(const BytesByKind& kinds, const std::vector<st
   return bytes;
 }
 
-// Of all records: each unit in the order in which it first appears.
+// Sums over all records, with units in the order in which they first appear.
 std::vector<watch::UnitTraffic> total_traffic(const RunMetrics& metrics) {
   std::vector<watch::UnitTraffic> units;
   std::map<std::string, size_t> index;

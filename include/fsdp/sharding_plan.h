@@ -1,4 +1,4 @@
-// What fully_shard() would do with a module on any number of ranks: units and bytes, without any rank.
+// Plans fully_shard() of a module for any number of ranks, without other ranks: units and bytes.
 #pragma once
 
 #include <fsdp/options.h>

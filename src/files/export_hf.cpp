@@ -21,7 +21,7 @@ Json saved_config(const CheckpointReader& source) {
   throw CheckpointError(source.folder() + ", run value '" + kModelConfigKey + "' is not an object");
 }
 
-// The values of the checkpoint override those of the weights beneath its adapters, the given ones both.
+// The values of the checkpoint override those of its base weights, the given ones override both.
 Json merged_config(const CheckpointReader& source, const CheckpointReader& weights,
                    const std::string& given) {
   Json config = saved_config(weights);
@@ -58,7 +58,7 @@ HfLayout exported_layout(const Json& config, const TensorTable& table, const std
                         " language model of models/; transformers would not load it");
 }
 
-// The weights beneath adapters that are saved alone: the given ones, or those that the run was trained with.
+// The base weights of adapters that are saved alone: the given ones, or those that the run was trained with.
 std::string base_path(const CheckpointReader& source, const std::string& given) {
   if (!given.empty()) return given;
   constexpr const char* kBase = "base_weights";
@@ -68,13 +68,13 @@ std::string base_path(const CheckpointReader& source, const std::string& given) 
     saved = values.at(kBase).get<std::string>();
   if (!saved.empty() && posix_files().exists(saved)) return saved;
   throw CheckpointError(
-      source.folder() + " holds adapters alone, and the weights beneath them are needed" +
+      source.folder() + " holds LoRA adapters alone, and their base weights are needed" +
       (saved.empty() ? "" : "; they came from " + printable(saved) + ", which is not there") +
       ". Name a checkpoint or a Hugging Face folder that has them (--base DIR, "
       "ExportOptions::base)");
 }
 
-// A checkpoint, and the weights beneath its adapters if it has some.
+// A checkpoint, and the base weights of its adapters if it has some.
 struct Adapted {
   Adapted(const std::string& path, const ExportOptions& options) : source(posix_files(), path) {
     table = table_of(source.manifest());

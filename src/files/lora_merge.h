@@ -1,4 +1,4 @@
-// Low-rank adapters (LoRA) of a checkpoint, and the matrices that they add to the weights beneath them.
+// Low-rank adapters (LoRA) of a checkpoint, and the matrices that they add to their base weights.
 #pragma once
 
 #include <cstdint>

@@ -62,7 +62,7 @@ class BpeTokenizer final : public Tokenizer {
   std::array<bool, 256> begins_added_{};                  // the first bytes of added tokens
   std::unique_ptr<BytePairs> pairs_;
 
-  // Of the text being encoded.
+  // State of the text that is being encoded.
   std::vector<int32_t> tokens_;
   const TakeTokens* take_ = nullptr;
   size_t bytes_read_ = 0;

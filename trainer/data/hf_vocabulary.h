@@ -1,4 +1,4 @@
-// What tokenizer.json, vocab.json and merges.txt have in common: tokens and merges written in the byte
+// The common part of tokenizer.json, vocab.json and merges.txt: tokens and merges written in the byte
 // alphabet.
 #pragma once
 

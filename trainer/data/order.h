@@ -63,7 +63,7 @@ class Order {
   bool shuffle_;
 };
 
-// What one rank takes of every step.
+// The part of every step that one rank computes.
 struct Share {
   uint64_t rank = 0, ranks = 1;
   uint64_t batch_size = 1;  // samples per microbatch

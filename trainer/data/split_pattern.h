@@ -35,13 +35,13 @@ class SplitPattern {
   std::unique_ptr<Compiled> compiled_;
 };
 
-// Of GPT-2, and of tiktoken's r50k and p50k.
+// The pattern of GPT-2, and of tiktoken's r50k and p50k.
 extern const char* const kGpt2Pattern;
-// Of Llama 3.
+// The pattern of Llama 3.
 extern const char* const kLlama3Pattern;
-// Of tiktoken's cl100k. It differs from Llama 3's in white space at the end of a text.
+// The pattern of tiktoken's cl100k. It differs from Llama 3's in white space at the end of a text.
 extern const char* const kCl100kPattern;
-// Of tiktoken's o200k.
+// The pattern of tiktoken's o200k.
 extern const char* const kO200kPattern;
 
 }  // namespace fsdp::data

@@ -57,7 +57,7 @@ void Encoder::end_document(TokenSink& sink) {
   if (const std::optional<int32_t> end = tokenizer_.end_of_text()) sink.add(std::span(&*end, 1), true);
 }
 
-// Where the last part of a text begins: after a line break, or else before a character.
+// Returns the offset at which the last part of a text begins: after a line break, else before a character.
 size_t divide(std::string_view text, double validation_fraction) {
   const auto train = static_cast<size_t>(static_cast<double>(text.size()) * (1 - validation_fraction));
   const size_t line = text.find('\n', train);

@@ -24,7 +24,7 @@ class TokenSource {
   virtual void read_mask(int64_t begin, std::span<uint8_t> out) const;
 };
 
-// Where tokens go as texts are encoded.
+// Receives tokens while texts are encoded.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;

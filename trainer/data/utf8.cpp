@@ -9,8 +9,8 @@ struct Sequence {
   bool valid;
 };
 
-// Of the first byte: how many follow it, and the values the first of them may have (which rule out long
-// forms, surrogates and values above U+10FFFF).
+// For the first byte of a character: how many bytes follow it, and the values that the first of these may
+// have (which rule out long forms, surrogates and values above U+10FFFF).
 struct Lead {
   size_t following;
   unsigned char least, most;

@@ -13,7 +13,7 @@ struct Terminal {
   int width = 0;  // 0: ask the terminal before each line
 };
 
-// What the stream `fd` and the environment (TERM, NO_COLOR, LC_ALL, LC_CTYPE, LANG) allow.
+// Returns what the stream `fd` and the environment (TERM, NO_COLOR, LC_ALL, LC_CTYPE, LANG) allow.
 Terminal find_terminal(int fd);
 
 // Columns of the terminal `fd`. If it does not know: COLUMNS, or 80.
