@@ -32,26 +32,27 @@ void add(CLI::App& run, const std::string& name, std::string& value, const std::
 void add_options(CLI::App& run, RunOptions& options) {
   add(run, "--nproc-per-node", options.nproc_per_node, "N|gpu|cpu|auto",
       "Ranks to start on this node. Default: 1");
-  add(run, "--nnodes", options.nnodes, "N", "Nodes. Default: 1. The command is started once on each");
-  add(run, "--node-rank", options.node_rank, "N", "Which node this is, from 0; or the variable NODE_RANK");
+  add(run, "--nnodes", options.nnodes, "N", "Number of nodes. Default: 1. Start the command once on each");
+  add(run, "--node-rank", options.node_rank, "N",
+      "Number of this node, from 0. Default for several nodes: the variable NODE_RANK");
   add(run, "--master-addr", options.master_addr, "HOST",
-      "Where ranks meet: node 0, as the other nodes know it; or the variable MASTER_ADDR");
+      "Name or address of node 0, where ranks meet. Default for several nodes: the variable MASTER_ADDR");
   add(run, "--master-port", options.master_port, "PORT",
-      "A free port there. Default: any on one node, else 29500; or the variable MASTER_PORT");
+      "A free port of node 0. Default: any for one node; for several the variable MASTER_PORT, else 29500");
   run.add_flag("--standalone", options.standalone, "One node, any free port: the default");
   add(run, "--rdzv-endpoint", options.rdzv_endpoint, "HOST:PORT", "--master-addr and --master-port in one");
   add(run, "--rdzv-id", options.rdzv_id, "NAME", "The run's name, TORCHELASTIC_RUN_ID");
-  add(run, "--rdzv-backend", options.rdzv_backend, "c10d|static", "Accepted; both mean the same here");
+  add(run, "--rdzv-backend", options.rdzv_backend, "c10d|static", "No effect: both mean the same here");
   add(run, "--max-restarts", options.max_restarts, "N",
-      "How often all ranks are started again after a failure. Default: 0");
+      "How often to start all ranks again after a failure. Default: 0");
   add(run, "--monitor-interval", options.monitor_interval, "SECONDS",
-      "Accepted; the end of a rank is noticed at once");
-  add(run, "--log-dir", options.log_dir, "DIR", "Each rank's stdout and stderr, as DIR/rank-N.log");
+      "No effect: the end of a rank is noticed at once");
+  add(run, "--log-dir", options.log_dir, "DIR", "Also write each rank's stdout and stderr to DIR/rank-N.log");
   add(run, "--local-ranks-filter", options.local_ranks_filter, "N,...",
       "The local ranks whose output is shown. Default: all");
   add(run, "--tee", options.tee, "STREAMS",
-      "What is shown of them: 0 nothing, 1 stdout, 2 stderr, 3 both (default); or by local rank: 0:3,1:2");
-  run.add_flag("--no-python,--no_python")->description("Accepted; a program is started as it is");
+      "Streams to show: 0 none, 1 stdout, 2 stderr, 3 both (default); or by local rank: 0:3,1:2");
+  run.add_flag("--no-python,--no_python")->description("No effect: a program is started as it is");
 }
 
 // `fsdp run ... fsdp train` means this fsdp, which need not be in PATH.
@@ -84,7 +85,7 @@ bool takes_value(const CLI::App& run, const std::string& word) {
   return option != nullptr && option->get_items_expected_max() > 0;
 }
 
-// Where the program begins among the words: behind "--", or at the first word that is no option.
+// The index of the program among the words: behind "--", or at the first word that is no option.
 int find_program(const CLI::App& run, int argc, char** argv) {
   int i = 2;
   while (i < argc && argv[i][0] == '-' && std::string(argv[i]) != "--")

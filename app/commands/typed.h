@@ -1,4 +1,4 @@
-// What the user typed, for messages that repeat it.
+// The command that the user typed, for messages that repeat it.
 #pragma once
 
 #include <string>
