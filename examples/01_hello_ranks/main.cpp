@@ -1,4 +1,4 @@
-// Ranks meet and move data: the collectives at work.
+// Ranks meet and exchange data by collectives, which are checked and timed.
 //
 //   01_hello_ranks --ranks 4                 four CPU ranks: processes of this machine
 //   torchrun --no-python --nproc-per-node 4 01_hello_ranks        (or srun, mpirun): this process is one rank

@@ -1,4 +1,4 @@
-// Trains a small GPT on a few sentences, sharded over ranks, and lets it speak.
+// Trains a small GPT on a few sentences, sharded over ranks, and generates text with it.
 //
 //   03_train_gpt --ranks 2                   two CPU ranks: processes of this machine
 //   torchrun --no-python --nproc-per-node 2 03_train_gpt          (or srun, mpirun): this process is one rank

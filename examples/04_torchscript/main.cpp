@@ -1,14 +1,14 @@
-// Trains a TorchScript model, for example one that PyTorch wrote, sharded over ranks.
+// Trains a TorchScript model, for example one that PyTorch saved, sharded over ranks.
 //
 //   04_torchscript --ranks 2                     a small model written here
-//   04_torchscript --ranks 2 --model net.pt      one from a file; forward(x, y) takes [64, 16] and [64, 1]
-//   and
-//                                                returns the loss. In Python:
+//   04_torchscript --ranks 2 --model net.pt      a model from a file
+//
+// forward(x, y) of the file's model takes tensors [64, 16] and [64, 1] and returns the loss. In Python:
 //     class Net(torch.nn.Module):
 //         def __init__(self):
 //             super().__init__()
-//             self.layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64,
-//             1))
+//             self.layers = torch.nn.Sequential(
+//                 torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 1))
 //         def forward(self, x, y):
 //             return torch.nn.functional.mse_loss(self.layers(x), y)
 //     torch.jit.script(Net()).save("net.pt")

@@ -1,4 +1,5 @@
-// Low-rank adaptation: a frozen base with small trainable matrices beside it, and what that saves.
+// Low-rank adaptation (LoRA): frozen base weights with small trainable matrices beside them, and the memory
+// that this saves.
 //
 //   06_lora --ranks 2                        two CPU ranks: processes of this machine
 //   torchrun --no-python --nproc-per-node 2 06_lora               (or srun, mpirun): this process is one rank
@@ -34,7 +35,7 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-// What is to be learnt has the same base, with a change of low rank in every block.
+// The function to learn has the same base, with a change of low rank in every block.
 torch::nn::Sequential make_net(double change = 0) {
   torch::manual_seed(1);
   torch::nn::Sequential net(Block{}, Block{}, Block{}, Block{});

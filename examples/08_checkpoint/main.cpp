@@ -1,6 +1,6 @@
-// Saves a run every few steps and goes on where it was: after a crash, and on another number of ranks.
+// Saves a run every few steps and resumes it: after a crash, and on another number of ranks.
 //
-//   08_checkpoint --ranks 2 --steps 20       two CPU ranks; end it at any moment, start it again
+//   08_checkpoint --ranks 2 --steps 20       two CPU ranks; end it at any time, start it again
 //   08_checkpoint --ranks 3 --steps 40       three ranks go on with what two saved
 //   torchrun --no-python --nproc-per-node 2 08_checkpoint         (or srun, mpirun): this process is one rank
 //
@@ -52,7 +52,7 @@ void train(fsdp::World& world, const Settings& settings) {
     return loss_of({0, 50, 100, 150}).item<double>();
   };
 
-  // What makes up this run. Random generators are part of it too.
+  // The state of this run. Random generators are part of it too.
   fsdp::RunState run{.model = model, .optimizer = &optimizer, .scheduler = &scheduler, .sampler = &sampler};
   if (fsdp::has_checkpoint(settings.folder)) {
     const fsdp::LoadReport report = fsdp::load(settings.folder, run);
