@@ -56,7 +56,7 @@ struct KeepGatheredOptions {
 
 // While the scope lives, units stay gathered after a backward and after a call without gradients, so that the
 // next microbatch gathers nothing. This takes the memory of these units. Writing a parameter of the model
-// inside the scope throws c10::Error. Scopes may overlap. All ranks open and end them alike.
+// inside the scope throws c10::Error. Scopes may overlap. All ranks open and end them at the same points.
 class [[nodiscard]] KeepGathered {
  public:
   explicit KeepGathered(std::shared_ptr<detail::Engine> engine, const KeepGatheredOptions& options = {});
