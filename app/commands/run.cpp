@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 
 #include "app/commands/typed.h"
 #include "app/exit_codes.h"
 #include "app/launch/environment.h"
+#include "app/launch/nodes/run_nodes.h"
 #include "app/launch/port.h"
 #include "app/launch/restarts.h"
 #include "app/launch/run_options.h"
@@ -32,7 +34,8 @@ void add(CLI::App& run, const std::string& name, std::string& value, const std::
 void add_options(CLI::App& run, RunOptions& options) {
   add(run, "--nproc-per-node", options.nproc_per_node, "N|gpu|cpu|auto",
       "Ranks to start on this node. Default: 1");
-  add(run, "--nnodes", options.nnodes, "N", "Number of nodes. Default: 1. Start the command once on each");
+  add(run, "--nnodes", options.nnodes, "N|MIN:MAX",
+      "Number of nodes. Default: 1. Start the command once on each. MIN:MAX: as many as there are");
   add(run, "--node-rank", options.node_rank, "N",
       "Number of this node, from 0. Default for several nodes: the variable NODE_RANK");
   add(run, "--master-addr", options.master_addr, "HOST",
@@ -42,6 +45,9 @@ void add_options(CLI::App& run, RunOptions& options) {
   run.add_flag("--standalone", options.standalone, "One node, any free port: the default");
   add(run, "--rdzv-endpoint", options.rdzv_endpoint, "HOST:PORT", "--master-addr and --master-port in one");
   add(run, "--rdzv-id", options.rdzv_id, "NAME", "The run's name, TORCHELASTIC_RUN_ID");
+  add(run, "--rdzv-conf", options.rdzv_conf, "KEY=SECONDS,...",
+      "join_timeout: the time for enough nodes to come (600). last_call_timeout: with MIN:MAX, the\n"
+      "time for more to come (10; after a failure 3)");
   add(run, "--rdzv-backend", options.rdzv_backend, "c10d|static", "No effect: both mean the same here");
   add(run, "--max-restarts", options.max_restarts, "N",
       "How often to start all ranks again after a failure. Default: 0");
@@ -70,7 +76,9 @@ int launch_program(RunOptions options) {
         options, environment,
         {.processors = launch::usable_processors(), .gpus = launch::usable_gpus(environment)});
     if (job.master_port != 0 && job.node_rank == 0) launch::require_free_port(job.master_port);
-    const launch::Outcome outcome = launch::run_with_restarts(job);
+    const std::optional<launch::Meeting> meeting = launch::make_meeting(options, environment, job);
+    const launch::Outcome outcome =
+        meeting ? launch::run_with_nodes(job, *meeting) : launch::run_with_restarts(job);
     if (const std::string text = report(outcome); !text.empty())
       std::fputs(("fsdp: " + text).c_str(), stderr);
     return outcome.exit_code();

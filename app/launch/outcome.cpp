@@ -11,7 +11,6 @@ namespace fsdp::launch {
 namespace {
 
 constexpr int kSignalBase = 128;
-constexpr int kRequeue = 75;  // of ranks that saved and ask to be started again
 
 std::string indented(const RankEnd& end) {
   const std::string margin = "  [rank " + std::to_string(end.rank) + "] ";
@@ -96,7 +95,12 @@ std::string headline(const Outcome& outcome) {
   const RankEnd* cause = outcome.cause();
   if (cause == nullptr) return "no rank failed";
   return "rank " + std::to_string(cause->rank) + " of " + std::to_string(outcome.world_size) + " on " +
-         outcome.host + " " + describe(*cause);
+         (cause->host.empty() ? outcome.host : cause->host) + " " + describe(*cause);
+}
+
+std::string in_short(const Outcome& outcome) {
+  const std::string message = outcome.cause()->message;
+  return headline(outcome) + (message.empty() ? "" : ": " + message.substr(0, message.find('\n')));
 }
 
 std::string report(const Outcome& outcome) {

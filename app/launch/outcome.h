@@ -7,6 +7,9 @@
 
 namespace fsdp::launch {
 
+// The exit code of a rank that was asked to end, saved, and is to be started again.
+inline constexpr int kRequeue = 75;
+
 // Why a rank ended, from near the cause of a failure to far from it.
 enum class EndKind {
   own,      // by itself: a clean end, or an error of its own
@@ -26,6 +29,7 @@ struct RankEnd {
   std::string message = {};                  // from its error file
   std::vector<std::string> last_lines = {};  // of its output, if it failed
   std::string log = {};                      // path; empty: its output was shown
+  std::string host = {};                     // empty: that of the Outcome
 
   bool failed() const { return exit_code != 0; }
 };
@@ -58,6 +62,9 @@ std::string describe(const RankEnd& end);
 
 // The cause in a line: "rank 1 of 4 on node7 ended with exit code 3".
 std::string headline(const Outcome& outcome);
+
+// The cause with the first line of its message. Some rank failed.
+std::string in_short(const Outcome& outcome);
 
 // Lines for stderr: the cause first, with host, message or last lines of output; then the other ranks that
 // failed, and `late_errors`. Empty if none failed.

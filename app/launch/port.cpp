@@ -12,10 +12,10 @@
 
 namespace fsdp::launch {
 
-ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+ReservedPort::ReservedPort(Reach reach) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(reach == Reach::this_machine ? INADDR_LOOPBACK : INADDR_ANY);
   socklen_t length = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   const int on = 1;
@@ -23,7 +23,7 @@ ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOE
   if (!socket_.valid() || ::bind(socket_.get(), generic, length) != 0 ||
       ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       ::getsockname(socket_.get(), generic, &length) != 0)
-    throw LaunchError(std::string("cannot find a free port on 127.0.0.1: ") + std::strerror(errno));
+    throw LaunchError(std::string("cannot find a free port: ") + std::strerror(errno));
   number_ = ntohs(address.sin_port);
 }
 

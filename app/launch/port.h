@@ -5,12 +5,14 @@
 
 namespace fsdp::launch {
 
-// Holds a free port of 127.0.0.1: bound, but not listening. Another program gets no such port from the
-// kernel, while rank 0 may bind it and listen, with SO_REUSEADDR, as LibTorch's store and ours do. Keep it
-// for as long as the ranks run: they may listen again. The constructor throws LaunchError.
+enum class Reach { this_machine, all_interfaces };
+
+// Holds a free port, of 127.0.0.1 or of all interfaces: bound, but not listening. Another program gets no
+// such port from the kernel, while rank 0 may bind it and listen, with SO_REUSEADDR, as LibTorch's store and
+// ours do. Keep it for as long as the ranks run: they may listen again. The constructor throws LaunchError.
 class ReservedPort {
  public:
-  ReservedPort();
+  explicit ReservedPort(Reach reach = Reach::this_machine);
   int number() const { return number_; }
 
  private:

@@ -6,12 +6,6 @@ namespace {
 
 constexpr int kMostInOneStep = 3;
 
-// The cause with its message, in a line or two.
-std::string in_short(const Outcome& outcome) {
-  const std::string message = outcome.cause()->message;
-  return headline(outcome) + (message.empty() ? "" : ": " + message.substr(0, message.find('\n')));
-}
-
 }  // namespace
 
 bool CrashLoop::add(int64_t step) {

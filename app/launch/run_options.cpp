@@ -39,13 +39,20 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-int count_nodes(const RunOptions& options) {
+struct Nodes {
+  int least = 1, most = 1;
+};
+
+Nodes count_nodes(const RunOptions& options) {
   const size_t colon = options.nnodes.find(':');
-  const std::string least = options.nnodes.substr(0, colon);
-  if (colon != std::string::npos && options.nnodes.substr(colon + 1) != least)
-    refuse("--nnodes", options.nnodes, "elastic sizes are not supported; name one number of nodes");
-  const int nodes = to_number("--nnodes", least, 1, kMany);
-  if (options.standalone && nodes > 1)
+  Nodes nodes;
+  nodes.least = to_number("--nnodes", options.nnodes.substr(0, colon), 1, kMany, ", or MIN:MAX");
+  nodes.most = colon == std::string::npos
+                   ? nodes.least
+                   : to_number("--nnodes", options.nnodes.substr(colon + 1), 1, kMany, ", or MIN:MAX");
+  if (nodes.least > nodes.most)
+    refuse("--nnodes", options.nnodes, "the least is above the most; expected MIN:MAX");
+  if (options.standalone && nodes.most > 1)
     refuse("--standalone", "with --nnodes " + options.nnodes,
            "it stands for one node. Leave one of the two out");
   return nodes;
@@ -99,25 +106,65 @@ void place_on_one_node(Job& job, const RunOptions& options) {
   if (!master.port.empty()) job.master_port = to_number("--master-port", master.port, 0, kHighestPort);
 }
 
-void place_among_nodes(Job& job, const RunOptions& options, const Environment& environment) {
+// What options or, where they say nothing, the environment say of this node's place.
+Environment place_variables(const RunOptions& options, const Environment& environment) {
   const Address master = find_master(options);
   Environment seen;
   const auto set = [&](const char* name, const std::string& option) {
     const auto found = environment.find(name);
     if (!option.empty())
       seen[name] = option;
-    else if (found != environment.end())
+    else if (found != environment.end() && !found->second.empty())
       seen[name] = found->second;
   };
   set("NODE_RANK", options.node_rank);
   set("MASTER_ADDR", master.host);
   set("MASTER_PORT", master.port);
   if (seen.count("MASTER_ADDR") != 0) seen.emplace("MASTER_PORT", kDefaultPort);
-  const Identity me = find_identity(
-      seen, {.nodes = job.nodes, .ranks = job.ranks, .command = options.typed, .host = host_name()});
+  return seen;
+}
+
+bool launchers_meet(const Nodes& nodes, int max_restarts) {
+  return nodes.most > 1 && (max_restarts > 0 || nodes.least < nodes.most);
+}
+
+void place_among_nodes(Job& job, const RunOptions& options, const Environment& environment) {
+  const Identity me =
+      find_identity(place_variables(options, environment),
+                    {.nodes = job.nodes, .ranks = job.ranks, .command = options.typed, .host = host_name()});
   job.node_rank = me.node_rank;
   job.master_addr = me.master_addr;
   job.master_port = me.master_port;
+}
+
+// The ranks' port is chosen in each round.
+void place_by_meeting(Job& job, const RunOptions& options, const Environment& environment) {
+  const Environment seen = place_variables(options, environment);
+  const auto address = seen.find("MASTER_ADDR");
+  if (address == seen.end())
+    throw LaunchError("found no --rdzv-endpoint; with " + std::to_string(job.nodes) +
+                      " nodes, `fsdp run` needs to know where they meet. Type the same on each node:\n  " +
+                      "fsdp run --rdzv-endpoint " + host_name() + ":" + kDefaultPort +
+                      " ...\nIt is a name or address of one node, as all nodes know it");
+  job.master_addr = address->second;
+}
+
+AssemblyRules timeouts(const std::string& text) {
+  AssemblyRules rules;
+  for (const std::string& part : split(text)) {
+    const size_t equals = std::min(part.find('='), part.size());
+    const std::string key = part.substr(0, equals);
+    if (key != "join_timeout" && key != "last_call_timeout" && key != "timeout")
+      refuse("--rdzv-conf", part,
+             "expected join_timeout=SECONDS or last_call_timeout=SECONDS, with commas between");
+    const std::chrono::seconds time(to_number(
+        "--rdzv-conf " + key, part.substr(std::min(equals + 1, part.size())), 0, kMany, " (seconds)"));
+    if (key == "last_call_timeout")
+      rules.first_call = rules.next_call = time;
+    else
+      rules.join = time;
+  }
+  return rules;
 }
 
 // By local rank; a rank that is not named is not shown.
@@ -176,20 +223,35 @@ Job make_job(const RunOptions& options, const Environment& environment, const De
     throw LaunchError("`fsdp run` needs a program: fsdp run --nproc-per-node 4 my_program its arguments");
   check_rest(options);
   Job job{.argv = options.command, .ranks = count_ranks(options.nproc_per_node, devices)};
-  job.nodes = count_nodes(options);
+  job.max_restarts = to_number("--max-restarts", options.max_restarts, 0, kMany);
+  const Nodes nodes = count_nodes(options);
+  job.nodes = nodes.most;
   if (job.nodes == 1)
     place_on_one_node(job, options);
+  else if (launchers_meet(nodes, job.max_restarts))
+    place_by_meeting(job, options, environment);
   else
     place_among_nodes(job, options, environment);
   choose_output(job, options);
   if (!options.rdzv_id.empty()) job.run_id = options.rdzv_id;
-  job.max_restarts = to_number("--max-restarts", options.max_restarts, 0, kMany);
-  if (job.max_restarts > 0 && job.nodes > 1)
-    refuse(
-        "--max-restarts", options.max_restarts,
-        "ranks of several nodes would have to be started again together, which `fsdp run` does on one node. "
-        "Leave it out; torchrun and Ray restart several nodes");
   return job;
+}
+
+std::optional<Meeting> make_meeting(const RunOptions& options, const Environment& environment,
+                                    const Job& job) {
+  const Nodes nodes = count_nodes(options);
+  if (!launchers_meet(nodes, job.max_restarts)) return std::nullopt;
+  const Environment seen = place_variables(options, environment);
+  Meeting meeting{
+      .endpoint = {job.master_addr, to_number("--master-port", seen.at("MASTER_PORT"), 1, kHighestPort)},
+      .place = -1,
+      .rules = timeouts(options.rdzv_conf)};
+  if (const auto place = seen.find("NODE_RANK"); place != seen.end())
+    meeting.place = to_number("--node-rank", place->second, 0, nodes.most - 1);
+  meeting.rules.least = nodes.least;
+  meeting.rules.most = nodes.most;
+  meeting.rules.max_restarts = job.max_restarts;
+  return meeting;
 }
 
 }  // namespace fsdp::launch

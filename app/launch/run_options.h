@@ -1,10 +1,12 @@
 // The options of `fsdp run`, which are torchrun's, as a job.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/launch/job.h"
+#include "app/launch/nodes/run_nodes.h"
 
 namespace fsdp::launch {
 
@@ -12,7 +14,7 @@ namespace fsdp::launch {
 struct RunOptions {
   std::vector<std::string> command = {};  // the program and its arguments
   bool standalone = false;
-  std::string nnodes = "1";
+  std::string nnodes = "1";          // a number, or MIN:MAX
   std::string nproc_per_node = "1";  // a number, gpu, cpu or auto
   std::string node_rank = {};
   std::string master_addr = {};
@@ -20,6 +22,7 @@ struct RunOptions {
   std::string rdzv_endpoint = {};  // HOST or HOST:PORT: master_addr and master_port
   std::string rdzv_backend = {};
   std::string rdzv_id = {};
+  std::string rdzv_conf = {};  // "join_timeout=600,last_call_timeout=10": seconds
   std::string log_dir = {};
   std::string tee = {};                 // streams on the console: "3", or by local rank "0:3,1:2"
   std::string local_ranks_filter = {};  // "0,2": the local ranks on the console
@@ -37,5 +40,10 @@ struct Devices {
 // For more than one node, NODE_RANK, MASTER_ADDR and MASTER_PORT of `environment` stand for options that are
 // not given. Throws LaunchError with the option, what was found and what is expected.
 Job make_job(const RunOptions& options, const Environment& environment, const Devices& devices);
+
+// Where the launchers of several nodes meet, for `job` of the same options. None: the ranks are not started
+// again, and their number is fixed, so their launchers need not know of each other. Throws LaunchError.
+std::optional<Meeting> make_meeting(const RunOptions& options, const Environment& environment,
+                                    const Job& job);
 
 }  // namespace fsdp::launch

@@ -61,11 +61,12 @@ class Readable {
 // The ranks from their start to the last one's end. See Note [Ending ranks].
 class Watch {
  public:
-  Watch(const Job& job, const Tell& tell)
-      : job_(job), tell_(tell), gang_(job, signals_.mask_before(), console_) {
+  Watch(const Job& job, const Tell& tell, Elsewhere* elsewhere)
+      : job_(job), tell_(tell), elsewhere_(elsewhere), gang_(job, signals_.mask_before(), console_) {
     outcome_.world_size = job.world_size();
     outcome_.host = host_name();
     readable_.add(signals_.fd(), kSignal);
+    if (elsewhere_ != nullptr) readable_.add(elsewhere_->fd(), kElsewhere);
     readable_.add(gang_.started_fd(), kStarted);
     for (int i = 0; i < gang_.size(); ++i) {
       gang_.start(i);
@@ -95,13 +96,16 @@ class Watch {
  private:
   static constexpr int kSignal = -1;
   static constexpr int kStarted = -2;
-  static constexpr int kOutput = -3;  // and below
+  static constexpr int kElsewhere = -3;
+  static constexpr int kOutput = -4;  // and below
 
   static int output_tag(int index, Stream stream) { return kOutput - 2 * index - static_cast<int>(stream); }
   void relay(int tag);
   void handle(int tag);
   void handle_signal(int number);
+  void handle_word(Elsewhere::Word word);
   void handle_end(int index);
+  void begin_to_end(Time now);
   void end_the_rest(Time now);
   void wait_begins(Time now);
   void say_what_we_wait_for(Time now);
@@ -115,6 +119,7 @@ class Watch {
 
   const Job& job_;
   const Tell& tell_;
+  Elsewhere* elsewhere_;
   SignalEvents signals_;
   Console console_;
   Gang gang_;
@@ -123,6 +128,7 @@ class Watch {
   std::optional<Time> failed_at_;  // the others are being ended since
   std::optional<Time> asked_at_;   // SIGTERM was sent because of that
   std::optional<Time> interrupted_at_;
+  bool leaving_ = false;  // the ranks were asked to, because of other nodes
   bool stopped_killed_ = false;
   bool all_killed_ = false;
   Time waiting_since_;
@@ -132,10 +138,13 @@ class Watch {
 void Watch::handle(int tag) {
   if (tag == kSignal) {
     while (const int number = signals_.next()) handle_signal(number);
+  } else if (tag == kElsewhere) {
+    for (auto word = elsewhere_->next(); word != Elsewhere::Word::none; word = elsewhere_->next())
+      handle_word(word);
   } else if (tag == kStarted) {
     gang_.check_started();
     readable_.remove(gang_.started_fd());
-    if (!failed_at_ && !interrupted_at_) speak_at_.reset();
+    if (!failed_at_ && !interrupted_at_ && !leaving_) speak_at_.reset();
   } else {
     handle_end(tag);
   }
@@ -168,13 +177,33 @@ void Watch::handle_signal(int number) {
   }
 }
 
+void Watch::handle_word(Elsewhere::Word word) {
+  const Time now = Clock::now();
+  if (failed_at_ || interrupted_at_) return;
+  if (word == Elsewhere::Word::failed) {
+    begin_to_end(now);
+  } else if (!leaving_) {
+    leaving_ = true;
+    for_running([&](int i) { gang_.ask(i); });
+    wait_begins(now);
+  }
+}
+
+// A rank has failed, here or elsewhere.
+void Watch::begin_to_end(Time now) {
+  failed_at_ = now;
+  console_.hold_errors();
+  wait_begins(now);
+}
+
 void Watch::handle_end(int index) {
   readable_.remove(gang_.pidfd(index));
   outcome_.ends.push_back(gang_.reap(index));
-  if (!outcome_.ends.back().failed() || failed_at_ || interrupted_at_) return;
-  failed_at_ = Clock::now();
-  console_.hold_errors();
-  wait_begins(*failed_at_);
+  const RankEnd& end = outcome_.ends.back();
+  const bool as_asked = leaving_ && (end.kind != EndKind::own || end.exit_code == kRequeue);
+  if (!end.failed() || failed_at_ || interrupted_at_ || as_asked) return;
+  begin_to_end(Clock::now());
+  if (elsewhere_ != nullptr) elsewhere_->failed_here();
 }
 
 void Watch::end_the_rest(Time now) {
@@ -213,11 +242,14 @@ std::string Watch::the_running() const {
 void Watch::say_what_we_wait_for(Time now) {
   speak_at_ = now + job_.patience.next_word;
   const std::string since = " since " + seconds_since(waiting_since_);
-  if (interrupted_at_) return tell_("waiting for " + the_running() + " to save and leave" + since);
+  if (interrupted_at_ || leaving_)
+    return tell_("waiting for " + the_running() + " to save and leave" + since);
   if (!failed_at_) return tell_("waiting for " + job_.argv[0] + " to be loaded" + since);
   const RankEnd* cause = outcome_.cause();
-  tell_("rank " + std::to_string(cause->rank) + " " + describe(*cause) + "; waiting for " + the_running() +
-        " to end" + since + (asked_at_ ? ", SIGTERM was sent" : ""));
+  const std::string what = cause == nullptr ? "a rank failed on another node"
+                                            : "rank " + std::to_string(cause->rank) + " " + describe(*cause);
+  tell_(what + "; waiting for " + the_running() + " to end" + since +
+        (asked_at_ ? ", SIGTERM was sent" : ""));
 }
 
 std::optional<Time> Watch::next_step() const {
@@ -236,8 +268,8 @@ std::optional<Time> Watch::next_step() const {
 
 void tell_on_stderr(const std::string& line) { std::fputs(("fsdp: " + line + "\n").c_str(), stderr); }
 
-Outcome run_ranks(const Job& job, const Tell& tell) {
-  Watch watch(job, tell);
+Outcome run_ranks(const Job& job, const Tell& tell, Elsewhere* elsewhere) {
+  Watch watch(job, tell, elsewhere);
   return watch.run();
 }
 

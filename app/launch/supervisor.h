@@ -25,6 +25,20 @@ void tell_on_stderr(const std::string& line);
 // data loader must outlive the last save. When a rank has ended, SIGKILL ends whatever it has left in its
 // process group.
 
+// What the launchers of other nodes have to do with the ranks here.
+class Elsewhere {
+ public:
+  enum class Word {
+    none,
+    failed,  // a rank failed on another node: the ranks here are ended as after a failure here
+    leave,   // the ranks here are asked to save and leave
+  };
+  virtual ~Elsewhere() = default;
+  virtual int fd() const = 0;  // readable when there may be a word
+  virtual Word next() = 0;     // never waits
+  virtual void failed_here() = 0;
+};
+
 // Returns when all ranks have ended. Throws LaunchError if the program cannot be started or `job` makes no
 // sense, and IoError if a log cannot be opened; no rank is left then. Prints nothing but through `tell`: what
 // failed is report() of the outcome.
@@ -35,6 +49,7 @@ void tell_on_stderr(const std::string& line);
 // ("culprit"), or by exit code 4 (rendezvous) or 5 (peer lost).
 //
 // Other threads must have SIGINT, SIGTERM and SIGHUP blocked. However this process ends, no rank outlives it.
-Outcome run_ranks(const Job& job, const Tell& tell = tell_on_stderr);
+// `elsewhere`: null if there are no other nodes, or their ranks end by themselves.
+Outcome run_ranks(const Job& job, const Tell& tell = tell_on_stderr, Elsewhere* elsewhere = nullptr);
 
 }  // namespace fsdp::launch

@@ -1,0 +1,148 @@
+#include "app/launch/nodes/wire.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "app/launch/job.h"
+
+namespace fsdp::launch {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kLongestLine = size_t{1} << 20;
+constexpr int kSecondsToSend = 10;
+// A peer without an answer for kIdle + kTimes * kInterval seconds is gone.
+constexpr int kIdle = 5, kInterval = 5, kTimes = 5;
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+Addresses resolve(const Endpoint& endpoint) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int code = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
+  if (code != 0)
+    throw LaunchError("the nodes are to meet at " + endpoint.text() + ", and " + endpoint.host +
+                      " cannot be resolved: " + ::gai_strerror(code) +
+                      ". --rdzv-endpoint takes a name or address that all nodes know");
+  return Addresses(list);
+}
+
+void set(int socket, int level, int option, int value) {
+  ::setsockopt(socket, level, option, &value, sizeof(value));
+}
+
+bool connected(int socket, std::chrono::milliseconds patience) {
+  pollfd wait{.fd = socket, .events = POLLOUT, .revents = 0};
+  if (::poll(&wait, 1, static_cast<int>(patience.count())) != 1) return false;
+  int code = 0;
+  socklen_t size = sizeof(code);
+  return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &code, &size) == 0 && code == 0;
+}
+
+// The kernel may connect a socket to itself, where the port is one that it also gives to clients.
+bool is_itself(int socket) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof(here), there_size = sizeof(there);
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_size) == 0 &&
+         ::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &there_size) == 0 &&
+         here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
+}
+
+}  // namespace
+
+Wire::Wire(Fd socket) : socket_(std::move(socket)) {
+  const int fd = socket_.get();
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kIdle);
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, kInterval);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, kTimes);
+  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (kIdle + kInterval * kTimes) * 1000);
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  const timeval most{.tv_sec = kSecondsToSend, .tv_usec = 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof(most));
+}
+
+void Wire::send(const Json& message) {
+  const std::string line = message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  for (size_t at = 0; alive() && at < line.size();) {
+    const auto n = ::send(fd(), line.data() + at, line.size() - at, MSG_NOSIGNAL);
+    if (n > 0)
+      at += static_cast<size_t>(n);
+    else if (errno != EINTR)
+      socket_.close();
+  }
+}
+
+std::vector<Json> Wire::receive() {
+  std::vector<Json> messages;
+  std::array<char, 65536> part{};
+  while (alive()) {
+    const auto n = ::recv(fd(), part.data(), part.size(), MSG_DONTWAIT);
+    if (n > 0) unread_.append(part.data(), static_cast<size_t>(n));
+    if (n < 0 && errno == EINTR) continue;
+    const bool more = n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
+    for (size_t end = 0; (end = unread_.find('\n')) != std::string::npos; unread_.erase(0, end + 1)) {
+      messages.push_back(Json::parse(unread_.substr(0, end), nullptr, false));
+      if (messages.back().is_object()) continue;
+      messages.pop_back();
+      socket_.close();
+      return messages;
+    }
+    if (!more || unread_.size() > kLongestLine) socket_.close();
+    if (n < 0) break;
+  }
+  return messages;
+}
+
+Fd listen_at(const Endpoint& endpoint) {
+  const Addresses addresses = resolve(endpoint);
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    Fd socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    set(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    constexpr int kWaiting = 128;
+    if (::bind(socket.get(), one->ai_addr, one->ai_addrlen) == 0 && ::listen(socket.get(), kWaiting) == 0)
+      return socket;
+  }
+  return Fd();
+}
+
+Fd accept_one(const Fd& listener) { return Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+
+Fd connect_to(const Endpoint& endpoint, std::chrono::milliseconds patience) {
+  const Addresses addresses = resolve(endpoint);
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    Fd socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int code = ::connect(socket.get(), one->ai_addr, one->ai_addrlen);
+    if (code == 0 || (errno == EINPROGRESS && connected(socket.get(), patience)))
+      return is_itself(socket.get()) ? Fd() : std::move(socket);
+  }
+  return Fd();
+}
+
+std::string local_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  std::array<char, NI_MAXHOST> text{};
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (::getsockname(socket, generic, &size) != 0 ||
+      ::getnameinfo(generic, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return "";
+  return text.data();
+}
+
+}  // namespace fsdp::launch
