@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "app/commands/typed.h"
+#include "app/commands/world_sizes.h"
 #include "app/exit_codes.h"
 #include "app/launch/environment.h"
 #include "app/launch/nodes/run_nodes.h"
@@ -70,13 +71,16 @@ std::string this_program() {
 
 int launch_program(RunOptions options) {
   try {
-    if (!options.command.empty() && options.command[0] == "fsdp") options.command[0] = this_program();
+    const bool is_this_command = !options.command.empty() && options.command[0] == "fsdp";
+    if (is_this_command) options.command[0] = this_program();
     const launch::Environment environment = launch::current_environment();
     const launch::Job job = launch::make_job(
         options, environment,
         {.processors = launch::usable_processors(), .gpus = launch::usable_gpus(environment)});
     if (job.master_port != 0 && job.node_rank == 0) launch::require_free_port(job.master_port);
-    const std::optional<launch::Meeting> meeting = launch::make_meeting(options, environment, job);
+    std::optional<launch::Meeting> meeting = launch::make_meeting(options, environment, job);
+    if (meeting && meeting->rules.least < meeting->rules.most && is_this_command)
+      meeting->rules.usable = world_sizes_that_fit(options.command, job.ranks, meeting->rules.most);
     const launch::Outcome outcome =
         meeting ? launch::run_with_nodes(job, *meeting) : launch::run_with_restarts(job);
     if (const std::string text = report(outcome); !text.empty())

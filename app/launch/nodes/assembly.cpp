@@ -94,7 +94,7 @@ Assembly::Orders Assembly::start(int nodes) {
     node.place = placed ? node.info.place : next;
     ++next;
     if (node.in_round)
-      orders.push_back({number, Kind::start, node.place, nodes, restarts_, why_});
+      orders.push_back({number, Kind::start, node.place, nodes, rounds_ - 1, why_});
     else
       orders.push_back(
           {.node = number, .text = "the program does not run on more than " + count(nodes, "node")});

@@ -16,11 +16,13 @@ namespace fsdp::launch {
 // Note [Rounds]
 // The nodes of a run start their ranks together, in rounds. A round begins when enough nodes are there, and
 // ends when all of its ranks have ended. If a rank fails or a node is lost, the others are told to end their
-// ranks; then the next round begins, with TORCHELASTIC_RESTART_COUNT one higher. In a run of a fixed size
-// every node is needed again. In an elastic one (--nnodes MIN:MAX) the round waits some seconds for nodes to
-// come back, and begins with the largest number of nodes on which the program runs. Nodes that are too many
-// wait. If a node comes while a smaller round runs, and the round would be larger with it, the ranks are
-// asked to save and leave, and the next round has it; that counts as no restart.
+// ranks; then the next round begins. In a run of a fixed size every node is needed again. In an elastic one
+// (--nnodes MIN:MAX) the round waits some seconds for nodes to come back, and begins with the largest number
+// of nodes on which the program runs. Nodes that are too many wait. If a node comes while a smaller round
+// runs, and the round would be larger with it, the ranks are asked to save and leave, and the next round has
+// it;
+// --max-restarts does not count that. TORCHELASTIC_RESTART_COUNT is one higher in each round, whatever the
+// reason, so that ranks go on with what was saved.
 
 struct NodeInfo {
   std::string host;
