@@ -1,16 +1,19 @@
 // Gradient clipping over all shards.
+#include <ATen/Parallel.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 #include <fsdp/sharded_model.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 #include <vector>
 
+#include "kernels/cpu/square_sum.h"
 #include "launch/in_call.h"
 #include "runtime/model.h"
 #include "watch/quiet.h"
@@ -27,22 +30,55 @@ std::vector<at::Tensor> gradients_of(const Model& model) {
   return gradients;
 }
 
+// The sum of squares of fp32 gradients in host memory. LibTorch's norm would copy each of them to fp64 first.
+class HostSquares {
+ public:
+  // Returns false if `gradient` is another kind of tensor.
+  bool add(const at::Tensor& gradient) {
+    if (!gradient.is_cpu() || gradient.scalar_type() != at::kFloat || !gradient.is_contiguous()) return false;
+    const float* values = gradient.const_data_ptr<float>();
+    for (int64_t at = 0; at < gradient.numel(); at += kPiece)
+      pieces_.emplace_back(values + at, std::min(kPiece, gradient.numel() - at));
+    return true;
+  }
+
+  // The same bits on any number of threads.
+  double sum() const {
+    std::vector<double> sums(pieces_.size());
+    at::parallel_for(0, std::ssize(pieces_), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        sums[i] = square_sum(pieces_[i].first, static_cast<size_t>(pieces_[i].second));
+    });
+    double total = 0;
+    for (const double sum : sums) total += sum;
+    return total;
+  }
+
+ private:
+  static constexpr int64_t kPiece = 1 << 16;
+  std::vector<std::pair<const float*, int64_t>> pieces_;
+};
+
 // The sum of powers of the gradients' norms, which ranks can add; for infinity the largest norm. It takes few
 // kernels: a device has thousands of parameters.
 at::Tensor local_norm(const Model& model, double p, bool sharded) {
+  HostSquares squares;
   std::map<at::ScalarType, std::vector<at::Tensor>> gradients;  // by the type of their norms
   for (const UnitParam* param : model.params) {
     const at::Tensor& grad = param->slice.grad();
     if (!grad.defined() || grad.numel() == 0 || (param->unit->ranks() > 1) != sharded) continue;
+    if (p == 2 && squares.add(grad)) continue;
     gradients[grad.is_complex() ? at::kComplexDouble : at::kDouble].push_back(grad);
   }
   std::vector<at::Tensor> norms;
   for (const auto& [type, list] : gradients)
     for (at::Tensor& norm : at::_foreach_norm(list, p, type)) norms.push_back(std::move(norm));
-  if (norms.empty())
-    return at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(model.world.device()));
+  const at::Device device = model.world.device();
+  const at::Tensor total =
+      at::full({1}, squares.sum(), at::TensorOptions().dtype(at::kDouble).device(device));
+  if (norms.empty()) return total;
   const at::Tensor all = at::stack(norms);
-  return (std::isinf(p) ? all.max() : all.pow(p).sum()).view({1}).to(model.world.device());
+  return std::isinf(p) ? all.max().view({1}).to(device) : total + all.pow(p).sum().to(device);
 }
 
 // The dtype of the norm: fp64 if a parameter is, else fp32.

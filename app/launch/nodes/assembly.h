@@ -20,9 +20,8 @@ namespace fsdp::launch {
 // (--nnodes MIN:MAX) the round waits some seconds for nodes to come back, and begins with the largest number
 // of nodes on which the program runs. Nodes that are too many wait. If a node comes while a smaller round
 // runs, and the round would be larger with it, the ranks are asked to save and leave, and the next round has
-// it;
-// --max-restarts does not count that. TORCHELASTIC_RESTART_COUNT is one higher in each round, whatever the
-// reason, so that ranks go on with what was saved.
+// it; --max-restarts does not count that. TORCHELASTIC_RESTART_COUNT is one higher in each round, whatever
+// the reason, so that ranks go on with what was saved.
 
 struct NodeInfo {
   std::string host;
