@@ -28,7 +28,7 @@ struct PrepareArguments {
   bool whole_loss = false, json = false;
 };
 
-struct InspectArguments {
+struct TokenFileArguments {
   std::string file, type, tokenizer;
   bool json = false;
 };
@@ -151,7 +151,7 @@ data::TokenType type_of(const std::string& name) {
                             : data::TokenType::from_header;
 }
 
-int inspect(const InspectArguments& given) {
+int inspect(const TokenFileArguments& given) {
   const std::unique_ptr<data::Tokenizer> tokenizer =
       given.tokenizer.empty() ? nullptr : data::open_tokenizer(given.tokenizer);
   const auto file =
@@ -214,7 +214,7 @@ void add_prepare(CLI::App& group, Action& action) {
 
 void add_inspect_tokens(CLI::App& group, Action& action) {
   CLI::App* command = group.add_subcommand("inspect", "Check a token file, and show what it holds");
-  auto given = std::make_shared<InspectArguments>();
+  auto given = std::make_shared<TokenFileArguments>();
   command->add_option("FILE", given->file, "A token file")->required()->type_name("");
   command
       ->add_option("--type", given->type, "Type of the tokens in a file without a header, such as nanoGPT's")
