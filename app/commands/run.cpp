@@ -83,7 +83,7 @@ int launch_program(RunOptions options) {
       meeting->rules.usable = world_sizes_that_fit(options.command, job.ranks, meeting->rules.most);
     const launch::Outcome outcome =
         meeting ? launch::run_with_nodes(job, *meeting) : launch::run_with_restarts(job);
-    if (const std::string text = report(outcome); !text.empty())
+    if (const std::string text = launch::report(outcome); !text.empty())
       std::fputs(("fsdp: " + text).c_str(), stderr);
     return outcome.exit_code();
   } catch (const LaunchError& error) {

@@ -246,7 +246,7 @@ void Watch::say_what_we_wait_for(Time now) {
     return tell_("waiting for " + the_running() + " to save and leave" + since);
   if (!failed_at_) return tell_("waiting for " + job_.argv[0] + " to be loaded" + since);
   const RankEnd* cause = outcome_.cause();
-  const std::string what = cause == nullptr ? "a rank failed on another node"
+  const std::string what = cause == nullptr ? "another node has ended or lost its ranks"
                                             : "rank " + std::to_string(cause->rank) + " " + describe(*cause);
   tell_(what + "; waiting for " + the_running() + " to end" + since +
         (asked_at_ ? ", SIGTERM was sent" : ""));

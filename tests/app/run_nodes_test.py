@@ -72,8 +72,7 @@ class FixedSizes(NodesTest):
         nodes = self.fixed("[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; " + WORKS, 2, "--max-restarts", "1")
         self.round(0, 2)
         nodes[1].kill()
-        self.assertRegex(nodes[0].stderr.readline(), r"rank 1 of 2 on \S+")
-        time.sleep(0.5)
+        time.sleep(5)  # longer than the ranks of node 0 need to end
         self.assertIsNone(nodes[0].poll(), "it waits for the node")
         again = self.node("--nnodes", "2", "--node-rank", "1", "--max-restarts", "1", script="exit 0")
         self.assertEqual([process.wait(30) for process in (nodes[0], again)], [OK, OK])
@@ -165,7 +164,7 @@ class ElasticSizes(NodesTest):
         second = self.node(*self.CONF, script=script)
         err = self.ended(first, OK)
         self.assertEqual(second.wait(30), OK)
-        self.assertRegex(err, r"has come: the next start has 2 nodes")
+        self.assertRegex(err, r"\S+ has come; starting all ranks again, on more nodes")
         self.round(1, 2)
 
     def test_a_lost_node_makes_it_smaller(self):
@@ -191,8 +190,9 @@ class ElasticSizes(NodesTest):
 
 class ElasticTraining(TrainTest):
     """`fsdp train` under an elastic `fsdp run`: the weights are those of a run that nothing disturbed."""
-    EXACT = ("--set", "training.reproducible=true", "--set", "training.max_steps=60", "--set", "distributed.devices=null",
-             "--set", "training.global_batch_size=8", "--set", "checkpoint.every_steps=5")
+    STEPS = 2000
+    EXACT = ("--set", "training.reproducible=true", "--set", f"training.max_steps={STEPS}",
+             "--set", "training.global_batch_size=8", "--set", "checkpoint.every_steps=20")
 
     def launcher(self, port, *words):
         command = [FSDP, "run", "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2", "--nproc-per-node", "2",
@@ -207,9 +207,10 @@ class ElasticTraining(TrainTest):
     def test_four_ranks_then_two_then_four_give_the_bits_of_an_undisturbed_run(self):
         self.train("--run", self.folder / "plain", *self.EXACT, "--devices", "2")
         wanted = losses(self.folder / "plain")
-        self.assertEqual(len(wanted), 60)
+        self.assertEqual(len(wanted), self.STEPS)
         port = free_port()
         first = self.launcher(port)
+        wait_until(lambda: listens(port), "the endpoint")  # the first keeps the nodes together
         second = self.launcher(port)
         wait_until(lambda: len(losses(self.run_folder)) > 8, "steps of four ranks")
         second.kill()

@@ -62,8 +62,8 @@ Assembly::Orders Assembly::joined(int node, const NodeInfo& info, Now now) {
   }
   if (phase_ == Phase::running && largest_round() > round_nodes_) {
     growing_ = true;
-    return end_round(Kind::leave,
-                     info.host + " has come: the next start has " + count(largest_round(), "node"));
+    came_ = info.host;
+    return end_round(Kind::leave, came_ + " has come");
   }
   return {{.node = node, .kind = Kind::wait, .text = "the run has enough nodes without this one"}};
 }
@@ -176,10 +176,10 @@ Assembly::Orders Assembly::settle(Now now) {
   const bool asked_again =
       cause != nullptr && (cause->exit_code == kRequeue || cause->kind == EndKind::asked);
   if (cause == nullptr) return finish();
-  if (growing_ && asked_again) return gather(now, "more nodes");
+  if (growing_ && asked_again) return gather(now, came_ + " has come; starting all ranks again, on more nodes");
   if (interrupted_by_ != 0) {
     const int signal = std::exchange(interrupted_by_, 0);
-    if (!has_to_end_ && asked_again) return gather(now, "a node left");
+    if (!has_to_end_ && asked_again) return gather(now, "a node left; starting all ranks again, on fewer nodes");
     outcome_.interrupted_by = signal;
     return finish();
   }

@@ -107,6 +107,7 @@ class Assembly {
   Now changed_at_;  // a node came or went, while gathering
   int rounds_ = 0, restarts_ = 0, round_nodes_ = 0;
   bool growing_ = false;          // the round is ended for a larger one
+  std::string came_;              // the host that made it larger
   bool told_of_failure_ = false;  // the nodes of the round
   int first_failed_ = -1;         // the node that said so first
   int interrupted_by_ = 0;        // a signal to the launcher of a node
