@@ -16,6 +16,7 @@
 #include "trainer/language_model.h"
 #include "trainer/model_spec.h"
 #include "trainer/reporter.h"
+#include "trainer/start_times.h"
 #include "trainer/step_file.h"
 #include "trainer/train_step.h"
 #include "trainer/watch/run_folder.h"
@@ -29,6 +30,7 @@ struct RunRequest {
   std::string folder = {};  // empty: nothing is kept
   bool resume = false;
   std::vector<std::string> notes = {};  // about the configuration; the command has shown its own
+  std::optional<StartTimes> start = {};  // of this process; none: it is not the command's
 };
 
 // Threads: one. Every rank makes one and calls train() once.
@@ -46,6 +48,7 @@ class Run {
   using Clock = std::chrono::steady_clock;
 
   // Before the first step.
+  void end_part(const char* part);
   void open_folder();
   void start_files();
   void make_model();

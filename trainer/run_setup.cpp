@@ -48,14 +48,21 @@ Run::Run(const World& world, const config::Settings& settings, const RunRequest&
   open_folder();
   check_same_settings(world_, settings_);
   make_model();
+  end_part("model");
   make_data();
+  end_part("data");
   make_training();
   load_weights();
   resume();
+  end_part("weights");
   announce();
 }
 
 Run::~Run() = default;
+
+void Run::end_part(const char* part) {
+  if (request_.start) request_.start->end(part);
+}
 
 // Decides on the global batch too: a run that is resumed keeps its own.
 void Run::open_folder() {
@@ -225,9 +232,13 @@ void Run::load_weights() {
 
 void Run::announce() {
   for (const std::string& note : request_.notes) reporter_->note(note);
-  const watch::StartRecord start = describe_start(world_, settings_, spec_, *model_, request_.folder, steps_);
+  watch::StartRecord start = describe_start(world_, settings_, spec_, *model_, request_.folder, steps_);
   for (const std::string& line : start_lines(start, world_, settings_, numbers_, data_description_))
     reporter_->note(line);
+  if (request_.start) {
+    start.seconds = request_.start->seconds();
+    reporter_->note("ready   " + request_.start->text());
+  }
   reporter_->write(start);
   saved_at_ = Clock::now();
 }

@@ -64,9 +64,11 @@ World init_without_info(const config::Settings& settings) {
 }
 
 void train_rank(const Words& words) {
+  train::StartTimes start;
   const config::Settings settings = read_settings(words[1]);
   const World world = init_without_info(settings);
-  train::Run run(world, settings, {.folder = words[2], .resume = words[3] == "resume"}, {});
+  start.end("ranks");
+  train::Run run(world, settings, {.folder = words[2], .resume = words[3] == "resume", .start = start}, {});
   run.train();
 }
 

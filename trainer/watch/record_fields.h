@@ -24,6 +24,7 @@ void visit_fields(Visit& visit, R& record) {
     visit("units", record.units);
     visit("steps", record.steps);
     visit("bytes_per_rank", record.bytes_per_rank);
+    visit("seconds", record.seconds);
     visit("config", record.config);
     visit("versions", record.versions);
   } else if constexpr (std::is_same_v<Kind, ResumeRecord>) {

@@ -14,6 +14,8 @@ namespace fsdp::watch {
 using Facts = std::vector<std::pair<std::string, std::string>>;
 // Bytes by kind of memory, in the order in which they are shown: ("gradients", 1048576).
 using BytesByKind = std::vector<std::pair<std::string, int64_t>>;
+// Seconds by what they went into.
+using Seconds = std::vector<std::pair<std::string, double>>;
 
 // In every record, `time` is in seconds since 1970. 0: the writer fills in the current time.
 
@@ -30,6 +32,7 @@ struct StartRecord {
   int64_t units = 0;
   int64_t steps = 0;                // number of steps the run is to have; 0: unknown
   BytesByKind bytes_per_rank = {};  // as planned
+  Seconds seconds = {};             // from the start of rank 0's process to this record, by part
   Facts config = {};                // a summary; config.yaml has all of it
   Facts versions = {};              // of fsdp.cpp, LibTorch, the compiler, NCCL, ...
 };
