@@ -63,31 +63,33 @@ World init_without_info(const config::Settings& settings) {
   return world;
 }
 
-void train_rank(const Words& words) {
+int train_rank(const Words& words) {
   const config::Settings settings = read_settings(words[1]);
   const World world = init_without_info(settings);
   train::Run run(world, settings, {.folder = words[2], .resume = words[3] == "resume"}, {});
-  run.train();
+  return run.train().requeue ? app::kRequeue : app::kOk;
 }
 
-void print_plan(const Words& words) {
+int print_plan(const Words& words) {
   const bool gpu = words.size() > 2 && words[2] == "gpu";
   const std::string text = train::plan_run(read_settings(words[1]), gpu);
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw IoError("write", "stdout", errno, "");
+  return app::kOk;
 }
 
-void generate(const Words& words) {
+int generate(const Words& words) {
   const config::Settings settings = read_settings(words[1]);
   set_log_level(LogLevel::warn);  // the world is no news
   const World world = init({.rank = 0, .world_size = 1});
   train::generate_from_run(world, settings, words[2], train::generate_request(words[3]));
+  return app::kOk;
 }
 
 struct Command {
   const char* name;
   size_t least_words, most_words;  // itself included
-  void (*run)(const Words& words);
+  int (*run)(const Words& words);  // the exit code
 };
 constexpr Command kCommands[] = {
     {"train", 4, 4, train_rank}, {"plan", 2, 3, print_plan}, {"generate", 4, 4, generate}};
@@ -114,8 +116,7 @@ int fail(const std::string& text, int code, int culprit = -1) {
 
 int guarded(const Command& command, const Words& words) {
   try {
-    command.run(words);
-    return app::kOk;
+    return command.run(words);
   } catch (const std::exception& error) {
     const train::Failure failure = train::describe_failure(error);
     return fail(failure.text, failure.exit_code, failure.culprit);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -75,6 +76,15 @@ Message parse_message(const std::string& text, int rank) {
   if (found.culprit < 0) found.culprit = blamed_rank(found.text, rank);
   if (found.culprit == rank) found.culprit = -1;
   return found;
+}
+
+void leave_message(const std::string& text) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  const Json message = {{"message", text},
+                        {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}};
+  std::ofstream(path) << Json{{"message", message}}.dump(-1, ' ', false, Json::error_handler_t::replace)
+                      << "\n";
 }
 
 ErrorFiles::ErrorFiles() {
