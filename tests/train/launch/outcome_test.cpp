@@ -96,6 +96,19 @@ TEST(Outcome, SignalToTheLauncher) {
   EXPECT_THAT(report(outcome), HasSubstr("sent twice: the ranks were killed"));
 }
 
+TEST(Outcome, RanksThatSavedAskToBeStartedAgain) {
+  Outcome outcome = outcome_of({ended(1, kRequeue), ended(0, kRequeue)});
+  outcome.interrupted_by = SIGTERM;
+  EXPECT_EQ(outcome.exit_code(), kRequeue);
+  EXPECT_EQ(report(outcome), "");
+  outcome.interrupted_by = SIGINT;
+  EXPECT_EQ(outcome.exit_code(), 0) << "Ctrl-C: a person wants it to end";
+  EXPECT_EQ(report(outcome), "");
+  outcome.ends.push_back(ended(2, 7));
+  EXPECT_EQ(outcome.exit_code(), 7) << "a rank that could not save, though another ended before";
+  EXPECT_THAT(report(outcome), StartsWith("rank 2 of 4 on node7 ended with exit code 7"));
+}
+
 TEST(Outcome, NamesRanks) {
   EXPECT_EQ(name_ranks({5}), "rank 5");
   EXPECT_EQ(name_ranks({1, 0}), "ranks 0, 1");
