@@ -45,8 +45,9 @@ TEST(OwnJob, RequeuedSlurmJobIsTheSameJob) {
   EXPECT_TRUE(again.restarts(first));
   EXPECT_EQ(describe(again), "restart 2 of Slurm job 7");
   EXPECT_FALSE(first.restarts(first)) << "a second step of the job is no restart";
-  for (const Environment& other : {Environment{{"SLURM_JOB_ID", "8"}, {"SLURM_CLUSTER_NAME", "a"}},
-                                   Environment{{"SLURM_JOB_ID", "7"}, {"SLURM_CLUSTER_NAME", "b"}}, Environment{}})
+  for (const Environment& other :
+       {Environment{{"SLURM_JOB_ID", "8"}, {"SLURM_CLUSTER_NAME", "a"}},
+        Environment{{"SLURM_JOB_ID", "7"}, {"SLURM_CLUSTER_NAME", "b"}}, Environment{}})
     EXPECT_FALSE(again.restarts(find_job(other)));
 }
 
