@@ -8,8 +8,8 @@
 namespace fsdp::launch {
 
 struct JobIdentity {
-  std::string slurm_job;   // "cluster/123": kept when the job is requeued; empty: not in a Slurm job
-  std::string agent;       // the process that starts ranks again: torchrun, `fsdp run`; empty: there is none
+  std::string slurm_job = {};  // "cluster/123": kept when the job is requeued; empty: not in a Slurm job
+  std::string agent = {};  // the process that starts ranks again: torchrun, `fsdp run`; empty: there is none
   int slurm_restarts = 0;  // how often Slurm requeued the job
   int agent_restarts = 0;  // how often the agent started the ranks again
 
