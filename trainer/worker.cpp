@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "app/exit_codes.h"
@@ -106,6 +107,8 @@ const Command* find_command(const Words& words) {
 // could come before that. The stderr of other ranks goes to their logs.
 int fail(const std::string& text, int code, int culprit = -1) {
   write_error_file(text, culprit);
+  // What follows from another rank's failure is read after it.
+  if (culprit >= 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const char* rank = std::getenv("RANK");
   if (rank != nullptr && rank == std::string("0") && std::getenv("TORCHELASTIC_ERROR_FILE") != nullptr)
     return code;

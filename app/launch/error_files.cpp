@@ -66,7 +66,8 @@ int blamed_rank(const std::string& text, int rank) {
     const std::string time = text.substr(after + 6, reason - after - 6);
     if (time.find_first_not_of("0123456789") == std::string::npos) return next_rank(text, reason, rank);
   }
-  return -1;
+  const size_t missing = text.find("ranks came within ");
+  return missing == std::string::npos ? -1 : next_rank(text, text.find("missing: ", missing), rank);
 }
 
 Message parse_message(const std::string& text, int rank) {

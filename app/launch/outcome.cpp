@@ -101,7 +101,10 @@ std::string headline(const Outcome& outcome) {
   const RankEnd* cause = outcome.cause();
   if (cause == nullptr) return "no rank failed";
   return "rank " + std::to_string(cause->rank) + " of " + std::to_string(outcome.world_size) + " on " +
-         (cause->host.empty() ? outcome.host : cause->host) + " " + describe(*cause);
+         (cause->host.empty() ? outcome.host : cause->host) + " " + describe(*cause) +
+         (cause->kind == EndKind::peer && cause->culprit >= 0
+              ? ", because of rank " + std::to_string(cause->culprit)
+              : "");
 }
 
 std::string in_short(const Outcome& outcome) {
@@ -119,8 +122,6 @@ std::string report(const Outcome& outcome) {
     if (cause->kind >= EndKind::asked) return text;
   }
   text += headline(outcome) + "\n" + indented(*cause);
-  if (cause->kind == EndKind::peer && cause->culprit >= 0)
-    text += "  It reports a failure of rank " + std::to_string(cause->culprit) + ".\n";
   if (!cause->log.empty()) text += "  All of its output: " + cause->log + "\n";
   if (!outcome.not_again.empty()) text += "  " + outcome.not_again + "\n";
   return text + cascade(outcome, *cause) + outcome.late_errors;
