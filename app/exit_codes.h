@@ -13,5 +13,6 @@ inline constexpr int kPeerLost = 5;    // another rank failed
 inline constexpr int kNumeric = 6;     // losses or gradients are not finite
 inline constexpr int kStorage = 7;     // a file or folder cannot be read or written
 inline constexpr int kDefect = 70;     // an internal error
+inline constexpr int kRequeue = 75;    // `train`: asked to end by a signal, saved; to be started again
 
 }  // namespace fsdp::app

@@ -18,6 +18,7 @@
 #include "app/commands/train.h"
 #include "app/commands/unknown.h"
 #include "app/exit_codes.h"
+#include "app/launch/error_files.h"
 #include "app/output.h"
 #include "trainer/data/error.h"
 
@@ -32,6 +33,7 @@ constexpr const char* kExitCodes =
 
 int fail(const std::exception& error, int code) {
   std::cerr << "fsdp: " << printable(error.what()) << "\n";
+  fsdp::launch::leave_message(error.what());
   return code;
 }
 
@@ -87,7 +89,10 @@ int main(int argc, char** argv) {
     std::cerr << "fsdp: " << describe_unexpected(app) << "Run with --help for more information.\n";
     return kUsage;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) std::cerr << "fsdp: ";
+    if (error.get_exit_code() != 0) {
+      std::cerr << "fsdp: ";
+      fsdp::launch::leave_message(error.what());
+    }
     return app.exit(error) == 0 ? kOk : kUsage;
   }
   return run(action);

@@ -6,6 +6,7 @@
 
 #include "app/exit_codes.h"
 #include "trainer/data/error.h"
+#include "trainer/same_run.h"
 
 namespace fsdp::train {
 
@@ -23,6 +24,8 @@ Failure describe_failure(const std::exception& error) {
     return {torch->what_without_backtrace(), app::kFailed};
   if (const auto* comm = dynamic_cast<const CommError*>(&error))
     return {error.what(), app::kPeerLost, comm->details().culprit};
+  if (const auto* other = dynamic_cast<const OtherRankDiffers*>(&error))
+    return {error.what(), app::kUsage, other->rank()};
   const int code = is<data::DataError>(error)   ? app::kUsage
                    : is<CheckpointError>(error) ? app::kCheckpoint
                    : is<RendezvousError>(error) ? app::kRendezvous

@@ -41,7 +41,8 @@ TrainResult Run::train() {
 Votes Run::vote() const {
   const double minutes = settings_.number("checkpoint.every_minutes");
   const bool old = minutes > 0 && world_.rank() == 0 && seconds_since(saved_at_) >= 60 * minutes;
-  return {.stop = StopSignal::received() != 0, .save = old};
+  const int signal = StopSignal::received();
+  return {.stop = signal != 0, .requeue = StopSignal::asks_for_requeue(signal), .save = old};
 }
 
 void Run::step() {
@@ -67,9 +68,11 @@ void Run::step() {
   report(result, seconds_since(start));
   count_skipped(result);
   evaluate_if_due();
-  if (result.votes.stop && stop_reason_.empty())
+  if (result.votes.stop && stop_reason_.empty() && state_->step < steps_) {
+    requeue_ = result.votes.requeue;
     stop_reason_ =
         StopSignal::received() != 0 ? StopSignal::name(StopSignal::received()) : "a signal to another rank";
+  }
   if (saving_ && !saver_->busy()) note_saved();
   if (save_is_due(result)) save();
 }
@@ -222,11 +225,14 @@ TrainResult Run::end() {
                   (checkpoint_.empty() ? "" : "; saved " + checkpoint_));
   reporter_->finish();
   if (keeps_files()) reporter_->note("its curves: fsdp report " + request_.folder);
+  // A launcher ends the other ranks when one leaves with an exit code other than 0.
+  if (requeue_) world_.comm().barrier("rank 0 has written its files");
   return {.model = model_->model,
           .metrics = metrics_,
           .run = request_.folder,
           .checkpoint = checkpoint_,
-          .stop_reason = stop_reason_};
+          .stop_reason = stop_reason_,
+          .requeue = requeue_};
 }
 
 }  // namespace fsdp::train

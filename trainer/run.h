@@ -112,6 +112,7 @@ class Run {
   std::optional<double> best_eval_;
   int64_t evals_without_gain_ = 0;
   std::string stop_reason_, checkpoint_;
+  bool requeue_ = false;  // a signal stopped the run before its last step, and it is to be started again
   Clock::time_point began_, saved_at_, saving_since_;
   double checkpoint_time_ = 0;                     // seconds since the last step that saving took
   std::optional<watch::CheckpointRecord> saving_;  // the save in flight, on rank 0

@@ -35,14 +35,20 @@ std::string text_of_first(const World& world, std::string text) {
 
 // Throws on all ranks if any rank found a difference.
 void end_together(const World& world, const std::string& difference) {
-  const double found = difference.empty() ? 0.0 : 1.0;
-  const at::Tensor count = torch::full({1}, found, torch::kDouble).to(world.device());
-  if (world.sum(count).item<double>() == 0) return;
+  at::Tensor differs = torch::zeros({world.size()}, torch::kDouble);  // [ranks]
+  if (!difference.empty()) differs[world.rank()] = 1.0;
+  differs = world.sum(differs.to(world.device())).cpu();
+  if (differs.sum().item<double>() == 0) return;
   if (!difference.empty()) throw data::DataError(difference);
-  throw data::DataError("another rank was started with another configuration or other data; its log says which");
+  throw OtherRankDiffers(differs.argmax().item<int>());
 }
 
 }  // namespace
+
+OtherRankDiffers::OtherRankDiffers(int rank)
+    : DataError("rank " + std::to_string(rank) +
+                " was started with another configuration or other data; its message says which"),
+      rank_(rank) {}
 
 void check_same_settings(const World& world, const config::Settings& settings) {
   if (world.size() == 1) return;

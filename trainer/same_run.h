@@ -7,12 +7,23 @@
 #include <string>
 
 #include "app/config/settings.h"
+#include "trainer/data/error.h"
 
 namespace fsdp::train {
 
+// Another rank was started with another configuration or other data: that rank's failure is the cause.
+class OtherRankDiffers : public data::DataError {
+ public:
+  explicit OtherRankDiffers(int rank);
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
+
 // Compares what ranks were started with: a stale config file, or another variable, on one machine would train
-// another model there. `data`: facts about the training data. Collective. Throws data::DataError on all ranks,
-// naming the first key that differs and a rank.
+// another model there. `data`: facts about the training data. Collective. On a rank that
+// differs from rank 0 throws data::DataError with the first key that differs, on the others OtherRankDiffers.
 void check_same_settings(const World& world, const config::Settings& settings);
 void check_same_data(const World& world, const std::string& data);
 

@@ -103,21 +103,24 @@ bool TrainStep::update(StepResult& result) {
 void TrainStep::sum_losses(const std::vector<at::Tensor>& losses, const std::vector<Microbatch>& mine,
                            const Votes& vote, StepResult& result) {
   const Stopwatch waiting(result.times.waiting);
-  at::Tensor parts = torch::zeros({options_.microbatches + 2}, torch::kDouble);
+  at::Tensor parts = torch::zeros({options_.microbatches + 3}, torch::kDouble);
   double* part = parts.mutable_data_ptr<double>();
   for (size_t i = 0; i < losses.size(); ++i) {
     const auto place = static_cast<int64_t>(i) * world_.size() + world_.rank();
     if (mine[i].counted > 0) part[place] = losses[i].item<double>() * static_cast<double>(mine[i].counted);
   }
-  part[options_.microbatches] = vote.stop ? 1 : 0;
-  part[options_.microbatches + 1] = vote.save ? 1 : 0;
+  double* votes = part + options_.microbatches;
+  votes[0] = vote.stop ? 1 : 0;
+  votes[1] = vote.requeue ? 1 : 0;
+  votes[2] = vote.save ? 1 : 0;
   parts = world_.sum(parts.to(world_.device())).cpu();
   const double* sum = parts.const_data_ptr<double>();
   double total = 0;
   for (int64_t i = 0; i < options_.microbatches; ++i) total += sum[i];
   result.loss = result.counted > 0 ? total / static_cast<double>(result.counted)
                                    : std::numeric_limits<double>::quiet_NaN();
-  result.votes = {.stop = sum[options_.microbatches] > 0, .save = sum[options_.microbatches + 1] > 0};
+  const double* all = sum + options_.microbatches;
+  result.votes = {.stop = all[0] > 0, .requeue = all[1] > 0, .save = all[2] > 0};
 }
 
 }  // namespace fsdp::train

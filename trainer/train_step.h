@@ -25,6 +25,7 @@ struct StepOptions {
 // A rank's requests after a step. All ranks follow a request that any rank has.
 struct Votes {
   bool stop = false;
+  bool requeue = false;  // with stop: the run is to be started again
   bool save = false;
 };
 

@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "app/exit_codes.h"
@@ -63,33 +64,35 @@ World init_without_info(const config::Settings& settings) {
   return world;
 }
 
-void train_rank(const Words& words) {
+int train_rank(const Words& words) {
   train::StartTimes start;
   const config::Settings settings = read_settings(words[1]);
   const World world = init_without_info(settings);
   start.end("ranks");
   train::Run run(world, settings, {.folder = words[2], .resume = words[3] == "resume", .start = start}, {});
-  run.train();
+  return run.train().requeue ? app::kRequeue : app::kOk;
 }
 
-void print_plan(const Words& words) {
+int print_plan(const Words& words) {
   const bool gpu = words.size() > 2 && words[2] == "gpu";
   const std::string text = train::plan_run(read_settings(words[1]), gpu);
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw IoError("write", "stdout", errno, "");
+  return app::kOk;
 }
 
-void generate(const Words& words) {
+int generate(const Words& words) {
   const config::Settings settings = read_settings(words[1]);
   set_log_level(LogLevel::warn);  // the world is no news
   const World world = init({.rank = 0, .world_size = 1});
   train::generate_from_run(world, settings, words[2], train::generate_request(words[3]));
+  return app::kOk;
 }
 
 struct Command {
   const char* name;
   size_t least_words, most_words;  // itself included
-  void (*run)(const Words& words);
+  int (*run)(const Words& words);  // the exit code
 };
 constexpr Command kCommands[] = {
     {"train", 4, 4, train_rank}, {"plan", 2, 3, print_plan}, {"generate", 4, 4, generate}};
@@ -106,6 +109,8 @@ const Command* find_command(const Words& words) {
 // could come before that. The stderr of other ranks goes to their logs.
 int fail(const std::string& text, int code, int culprit = -1) {
   write_error_file(text, culprit);
+  // What follows from another rank's failure is read after it.
+  if (culprit >= 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const char* rank = std::getenv("RANK");
   if (rank != nullptr && rank == std::string("0") && std::getenv("TORCHELASTIC_ERROR_FILE") != nullptr)
     return code;
@@ -116,8 +121,7 @@ int fail(const std::string& text, int code, int culprit = -1) {
 
 int guarded(const Command& command, const Words& words) {
   try {
-    command.run(words);
-    return app::kOk;
+    return command.run(words);
   } catch (const std::exception& error) {
     const train::Failure failure = train::describe_failure(error);
     return fail(failure.text, failure.exit_code, failure.culprit);

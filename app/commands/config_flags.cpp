@@ -9,6 +9,7 @@
 
 #include "app/exit_codes.h"
 #include "app/launch/environment.h"
+#include "app/launch/error_files.h"
 #include "app/output.h"
 
 namespace fsdp::app {
@@ -79,6 +80,9 @@ int print_problems(const std::vector<std::string>& problems) {
     for (std::string line; std::getline(lines, line);) std::cerr << printable(line) << "\n";
   }
   if (problems.size() > 1) std::cerr << "fsdp: " << problems.size() << " problems; nothing was started\n";
+  std::string all;
+  for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;
+  launch::leave_message(all);
   return kUsage;
 }
 

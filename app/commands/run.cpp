@@ -1,6 +1,7 @@
 #include "app/commands/run.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -24,12 +25,17 @@ namespace {
 using launch::LaunchError;
 using launch::RunOptions;
 
-// torchrun knows both spellings.
+// As torchrun does: both spellings, and PET_NPROC_PER_NODE and so on for options that are not typed.
+// Kubernetes' PyTorchJob sets these.
 void add(CLI::App& run, const std::string& name, std::string& value, const std::string& type,
          const std::string& help) {
   std::string other = name;
   std::replace(other.begin() + 2, other.end(), '-', '_');
-  run.add_option(other == name ? name : name + "," + other, value, help)->type_name(type);
+  std::string variable = "PET" + other.substr(1);
+  variable[3] = '_';
+  std::transform(variable.begin(), variable.end(), variable.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  run.add_option(other == name ? name : name + "," + other, value, help)->type_name(type)->envname(variable);
 }
 
 void add_options(CLI::App& run, RunOptions& options) {

@@ -80,6 +80,16 @@ void keep_global_batch(const watch::RunFolder& folder, config::Resolution& resol
                              std::to_string(plan.plan.accumulation));
 }
 
+std::string holds_a_run(const RunRequest& request) {
+  if (request.restart.empty())
+    return request.folder +
+           " holds a run already. --resume auto goes on with it; --run DIR starts another one elsewhere";
+  return request.folder + " holds a run that another job began, and this is " + request.restart +
+         ", which goes on with a run of its own job only. --resume auto goes on with it all the same; --run "
+         "DIR "
+         "starts another one elsewhere";
+}
+
 }  // namespace
 
 std::string RunChoice::log_folder() const { return folder.empty() ? "" : watch::RunFolder{folder}.logs(); }
@@ -99,10 +109,9 @@ RunChoice choose_run(const RunRequest& request, config::Resolution& resolved,
   }
   const bool resumes = choice.resume && folder.has_run();
   if (!choice.folder.empty() && request.is_first && !choice.resume && folder.has_run())
-    (request.starts ? problems : resolved.notes)
-        .push_back(
-            folder.path +
-            " holds a run already. --resume auto goes on with it; --run DIR starts another one elsewhere");
+    (request.starts ? problems : resolved.notes).push_back(holds_a_run(request));
+  if (choice.resume && !request.restart.empty())
+    resolved.notes.push_back(request.restart + ": goes on with the run in " + folder.path);
   if (!resumes) start_from_stage_before(request, resolved, problems);
   if (resumes && request.is_first && problems.empty()) keep_global_batch(folder, resolved, problems);
   return choice;

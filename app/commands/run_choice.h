@@ -13,6 +13,7 @@ struct RunRequest {
   std::string folder;            // empty is refused
   bool is_folder_given = false;  // by --run
   bool resume = false;           // go on with what is there
+  std::string restart = {};      // "restart 1 of Slurm job 7", if that is why; without resume: of another run
   bool starts = true;            // false: --dry-run
   bool is_first =
       true;  // this process looks at the folder: on others the first node may have made it already

@@ -7,12 +7,14 @@
 
 #include "app/commands/config_flags.h"
 #include "app/commands/run_choice.h"
+#include "app/commands/run_job.h"
 #include "app/commands/run_lock.h"
 #include "app/commands/typed.h"
 #include "app/commands/worker.h"
 #include "app/exit_codes.h"
 #include "app/launch/environment.h"
 #include "app/launch/identity.h"
+#include "app/launch/own_job.h"
 #include "app/launch/supervisor.h"
 #include "app/output.h"
 #include "trainer/watch/run_folder.h"
@@ -36,6 +38,7 @@ int as_int(const config::Json& value) { return value.is_number_integer() ? value
 struct Plan {
   config::Resolution resolved;
   launch::Identity me = {};
+  launch::JobIdentity job = {};
   std::string folder = {};  // --run, else runs/<config>/<stage>
   RunChoice run = {};
 
@@ -44,13 +47,19 @@ struct Plan {
   bool is_first() const { return me.role == launch::Role::rank ? me.rank == 0 : me.node_rank == 0; }
 };
 
+// True if the run is to go on: --resume, or a launcher starts its ranks again. Whether the run is one of this
+// job is checked by the first process.
+bool goes_on(const TrainArguments& given, const Plan& plan) {
+  const bool smoke = plan.settings().peek("mode") == "smoke";
+  return given.resume_given->count() > 0 ||
+         (plan.job.is_restart() && !smoke && watch::RunFolder{plan.folder}.has_run());
+}
+
 // A run that goes on keeps its configuration where file and flags say nothing. Without --config its own
 // stands for the file, unless config.yaml of this folder is what its folder is named for.
 bool go_on_with(const std::string& folder, const TrainArguments& given, config::Request& request) {
   const watch::RunFolder run{folder};
-  if (given.resume_given->count() == 0 || request.mode == "smoke" ||
-      ::access(run.config().c_str(), R_OK) != 0)
-    return false;
+  if (request.mode == "smoke" || ::access(run.config().c_str(), R_OK) != 0) return false;
   request.run_config = run.config();
   if (!request.config && given.run_given->count() == 0 && ::access("config.yaml", F_OK) == 0)
     request.config = "config.yaml";
@@ -67,7 +76,9 @@ Plan make_plan(const TrainArguments& given, config::Request request, std::vector
   plan.folder = given.run_given->count() > 0
                     ? given.run
                     : watch::default_run_folder(plan.settings().name(), plan.settings().stage());
-  if (go_on_with(plan.folder, given, request)) plan.resolved = config::resolve(request, machine, set);
+  plan.job = launch::find_job(variables);
+  if (goes_on(given, plan) && go_on_with(plan.folder, given, request))
+    plan.resolved = config::resolve(request, machine, set);
   try {
     plan.me =
         launch::find_identity(variables, {.nodes = as_int(plan.settings().peek("distributed.num_nodes")),
@@ -89,11 +100,15 @@ Plan make_plan(const TrainArguments& given, config::Request request, std::vector
 }
 
 void choose_run(const TrainArguments& given, Plan& plan, std::vector<std::string>& problems) {
-  const RunRequest request{.folder = plan.folder,
-                           .is_folder_given = given.run_given->count() > 0,
-                           .resume = given.resume_given->count() > 0,
-                           .starts = !given.dry_run,
-                           .is_first = plan.is_first()};
+  RunRequest request{.folder = plan.folder,
+                     .is_folder_given = given.run_given->count() > 0,
+                     .resume = goes_on(given, plan),
+                     .starts = !given.dry_run,
+                     .is_first = plan.is_first()};
+  if (request.resume && given.resume_given->count() == 0 && plan.is_first()) {
+    request.restart = describe(plan.job);
+    request.resume = plan.job.restarts(read_run_job(plan.folder));
+  }
   if (!given.resume.empty() && given.resume != "auto")
     problems.push_back("flag --resume: found '" + given.resume +
                        "', expected auto or nothing; --run names the folder");
@@ -158,6 +173,7 @@ int train(const TrainArguments& given, const config::Request& request) {
   if (lock.is_taken())
     return print_problems({"another `fsdp train` is running in " + plan.run.folder +
                            ". Wait for it or end it; --run DIR names another folder"});
+  if (plan.is_first() && !plan.run.folder.empty()) write_run_job(plan.run.folder, plan.job);
   const SettingsFile file(plan.settings());
   const std::vector<std::string> argv{*worker, "train", file.path(), plan.run.folder,
                                       plan.run.resume ? "resume" : "fresh"};
@@ -177,7 +193,8 @@ void add_train(CLI::App& app, Action& action, int argc, char** argv) {
       "Alone it starts `devices` ranks on this machine. On several machines it is started once on each, "
       "with\n"
       "MASTER_ADDR, MASTER_PORT and NODE_RANK set. Under torchrun, srun or mpirun it is one rank.\n"
-      "SIGINT or SIGTERM: the step is finished and saved. A second one: the ranks end at once.");
+      "SIGINT, SIGTERM or SIGUSR1: the step is finished and saved. A second one: the ranks end at once.\n"
+      "After SIGTERM or SIGUSR1 the exit code is 75: start the run again.");
   auto given = std::make_shared<TrainArguments>();
   given->command = typed_command(argc, argv);
   const auto request = add_config_flags(*command);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -65,7 +66,8 @@ int blamed_rank(const std::string& text, int rank) {
     const std::string time = text.substr(after + 6, reason - after - 6);
     if (time.find_first_not_of("0123456789") == std::string::npos) return next_rank(text, reason, rank);
   }
-  return -1;
+  const size_t missing = text.find("ranks came within ");
+  return missing == std::string::npos ? -1 : next_rank(text, text.find("missing: ", missing), rank);
 }
 
 Message parse_message(const std::string& text, int rank) {
@@ -75,6 +77,15 @@ Message parse_message(const std::string& text, int rank) {
   if (found.culprit < 0) found.culprit = blamed_rank(found.text, rank);
   if (found.culprit == rank) found.culprit = -1;
   return found;
+}
+
+void leave_message(const std::string& text) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  const Json message = {{"message", text},
+                        {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}};
+  std::ofstream(path) << Json{{"message", message}}.dump(-1, ' ', false, Json::error_handler_t::replace)
+                      << "\n";
 }
 
 ErrorFiles::ErrorFiles() {

@@ -40,8 +40,12 @@ class ErrorFiles {
 // Text that is not such JSON is the message itself. "rank" is the rank that wrote it.
 Message parse_message(const std::string& text, int rank);
 
+// Writes `text` to TORCHELASTIC_ERROR_FILE, in the same form, if a launcher has set it.
+void leave_message(const std::string& text);
+
 // The rank that `text`, an error of rank `rank`, says was at fault; -1: it names no other. These are the
-// messages of CommError: "rank 1: all_reduce (...) failed after 3 ms: rank 0 (pid 7) died".
+// messages of CommError: "rank 1: all_reduce (...) failed after 3 ms: rank 0 (pid 7) died", and of a rendezvous
+// to which one rank did not come.
 int blamed_rank(const std::string& text, int rank);
 
 }  // namespace fsdp::launch

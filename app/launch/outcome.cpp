@@ -1,6 +1,7 @@
 #include "app/launch/outcome.h"
 
 #include <algorithm>
+#include <csignal>
 #include <map>
 
 #include "app/launch/rank_log.h"
@@ -48,9 +49,14 @@ std::string cascade(const Outcome& outcome, const RankEnd& cause) {
 }  // namespace
 
 const RankEnd* Outcome::cause() const {
+  // A rank that saved and left is no failure where another rank could not.
+  const auto is_nearer = [](const RankEnd& one, const RankEnd& other) {
+    const bool saved = one.exit_code == kRequeue, other_saved = other.exit_code == kRequeue;
+    return saved != other_saved ? other_saved : one.kind < other.kind;
+  };
   const RankEnd* nearest = nullptr;
   for (const RankEnd& end : ends)
-    if (end.failed() && (nearest == nullptr || end.kind < nearest->kind)) nearest = &end;
+    if (end.failed() && (nearest == nullptr || is_nearer(end, *nearest))) nearest = &end;
   if (nearest == nullptr || nearest->kind != EndKind::peer) return nearest;
   for (const RankEnd& end : ends)
     if (end.failed() && end.rank == nearest->culprit && end.kind == EndKind::peer) return &end;
@@ -71,7 +77,7 @@ bool Outcome::asks_for_requeue() const {
 int Outcome::exit_code() const {
   const RankEnd* found = cause();
   if (abandoned) return kSignalBase + interrupted_by;
-  if (found == nullptr) return 0;
+  if (found == nullptr || (asks_for_requeue() && interrupted_by == SIGINT)) return 0;
   return interrupted_by != 0 && found->kind >= EndKind::peer ? kSignalBase + interrupted_by
                                                              : found->exit_code;
 }
@@ -95,7 +101,10 @@ std::string headline(const Outcome& outcome) {
   const RankEnd* cause = outcome.cause();
   if (cause == nullptr) return "no rank failed";
   return "rank " + std::to_string(cause->rank) + " of " + std::to_string(outcome.world_size) + " on " +
-         (cause->host.empty() ? outcome.host : cause->host) + " " + describe(*cause);
+         (cause->host.empty() ? outcome.host : cause->host) + " " + describe(*cause) +
+         (cause->kind == EndKind::peer && cause->culprit >= 0
+              ? ", because of rank " + std::to_string(cause->culprit)
+              : "");
 }
 
 std::string in_short(const Outcome& outcome) {
@@ -113,8 +122,6 @@ std::string report(const Outcome& outcome) {
     if (cause->kind >= EndKind::asked) return text;
   }
   text += headline(outcome) + "\n" + indented(*cause);
-  if (cause->kind == EndKind::peer && cause->culprit >= 0)
-    text += "  It reports a failure of rank " + std::to_string(cause->culprit) + ".\n";
   if (!cause->log.empty()) text += "  All of its output: " + cause->log + "\n";
   if (!outcome.not_again.empty()) text += "  " + outcome.not_again + "\n";
   return text + cascade(outcome, *cause) + outcome.late_errors;

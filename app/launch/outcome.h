@@ -38,7 +38,7 @@ struct Outcome {
   std::vector<RankEnd> ends;  // in the order in which the ranks ended
   int world_size = 1;
   std::string host;
-  int interrupted_by = 0;        // the first SIGINT, SIGTERM or SIGHUP to the supervisor
+  int interrupted_by = 0;        // the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP to the supervisor
   bool abandoned = false;        // it got a second one, and killed the ranks
   std::string not_again = {};    // why the ranks are not started again, where restarts are left
   std::string late_errors = {};  // stderr of the ranks from the first failure on, where it was held back
@@ -46,11 +46,12 @@ struct Outcome {
   // The rank whose failure made the others fail: the first that failed by itself; if there is none, the first
   // stopped one; else the first that reports another rank's failure, or the rank that it blames if that one
   // reports a failure too.
-  // Null: no rank failed.
+  // A rank that saved and left (75) only if no other failed. Null: no rank failed.
   const RankEnd* cause() const;
   // The highest step that a rank began; -1: none says.
   int64_t step() const;
-  // The ranks saved after a signal to the supervisor and ask to be started again: the exit code is 75.
+  // The ranks saved after a signal to the supervisor and ask to be started again: the exit code is 75, but 0
+  // after SIGINT, by which a person ends the run.
   bool asks_for_requeue() const;
   // 0 if all ranks ended with 0, also after a signal to the supervisor. Else the cause's own code, 128 + n
   // for signal n. If the signal to the supervisor made the ranks fail: 128 + that signal.

@@ -58,7 +58,7 @@ const Signal* find(int number) {
 SignalEvents::SignalEvents() {
   sigset_t watched;
   ::sigemptyset(&watched);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&watched, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) ::sigaddset(&watched, number);
   fd_ = Fd(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_.valid()) throw LaunchError(std::string("cannot watch signals: ") + std::strerror(errno));
   ::pthread_sigmask(SIG_BLOCK, &watched, &mask_);

@@ -18,9 +18,9 @@ void tell_on_stderr(const std::string& line);
 // Note [Ending ranks]
 // Ranks notice a failed peer by their own means within milliseconds, and say so better than a launcher can.
 // So after the first failure the others get Patience::alone to end; then SIGTERM; after Patience::term
-// SIGKILL. A stopped rank can do nothing: it is killed after Patience::stopped. SIGINT, SIGTERM or SIGHUP to
-// this process is passed on as SIGTERM, once: ranks finish their step, save and leave, however long that
-// takes, and their exit codes count. A stopped rank is continued for that. A second one, later than
+// SIGKILL. A stopped rank can do nothing: it is killed after Patience::stopped. SIGINT, SIGTERM, SIGUSR1 or
+// SIGHUP to this process is passed on as SIGTERM, once: ranks finish their step, save and leave, however long
+// that takes, and their exit codes count. A stopped rank is continued for that. A second one, later than
 // Patience::repeat, kills the ranks. A rank leads a session of its own, and signals go to the rank alone: a
 // data loader must outlive the last save. When a rank has ended, SIGKILL ends whatever it has left in its
 // process group.
@@ -48,8 +48,8 @@ class Elsewhere {
 // there
 // ("culprit"), or by exit code 4 (rendezvous) or 5 (peer lost).
 //
-// Other threads must have SIGINT, SIGTERM and SIGHUP blocked. However this process ends, no rank outlives it.
-// `elsewhere`: null if there are no other nodes, or their ranks end by themselves.
+// Other threads must have SIGINT, SIGTERM, SIGUSR1 and SIGHUP blocked. However this process ends, no rank
+// outlives it. `elsewhere`: null if there are no other nodes, or their ranks end by themselves.
 Outcome run_ranks(const Job& job, const Tell& tell = tell_on_stderr, Elsewhere* elsewhere = nullptr);
 
 }  // namespace fsdp::launch

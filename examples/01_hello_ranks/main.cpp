@@ -1,7 +1,7 @@
 // Ranks meet and exchange data by collectives, which are checked and timed.
 //
 //   01_hello_ranks --ranks 4                 four CPU ranks: processes of this machine
-//   torchrun --no-python --nproc-per-node 4 01_hello_ranks        (or srun, mpirun): this process is one rank
+//   fsdp run --nproc-per-node 4 01_hello_ranks          (or torchrun, srun, mpirun): this is one rank
 //
 // Expected output (figures differ): a greeting of every rank, then
 //   op                    size    GB/s   x memcpy

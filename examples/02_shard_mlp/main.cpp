@@ -1,7 +1,7 @@
 // The shortest training loop over ranks: an unmodified torch::nn model, sharded in two lines.
 //
 //   02_shard_mlp --ranks 4                   four CPU ranks: processes of this machine
-//   torchrun --no-python --nproc-per-node 4 02_shard_mlp          (or srun, mpirun): this process is one rank
+//   fsdp run --nproc-per-node 4 02_shard_mlp            (or torchrun, srun, mpirun): this is one rank
 //
 // Expected output (figures differ):
 //   torch::nn::SequentialImpl: 12593 parameters in 1 units over 4 ranks; rank 0 holds 25.4%, ...

@@ -1,7 +1,7 @@
 // Trains a small GPT on a few sentences, sharded over ranks, and generates text with it.
 //
 //   03_train_gpt --ranks 2                   two CPU ranks: processes of this machine
-//   torchrun --no-python --nproc-per-node 2 03_train_gpt          (or srun, mpirun): this process is one rank
+//   fsdp run --nproc-per-node 2 03_train_gpt            (or torchrun, srun, mpirun): this is one rank
 //
 // Expected output (figures differ): the units, the loss falling from 4.9 to about 0.1, the memory each rank
 // holds, and

@@ -1,7 +1,7 @@
 // Hybrid sharding: rows of two ranks hold one copy of the model each, and the rows stay equal.
 //
 //   05_hybrid --ranks 4                      four CPU ranks: two rows of two
-//   torchrun --no-python --nproc-per-node 4 05_hybrid             (or srun, mpirun): this process is one rank
+//   fsdp run --nproc-per-node 4 05_hybrid               (or torchrun, srun, mpirun): this is one rank
 //
 // Expected output (figures differ): four lines like
 //   rank 0 is in row 0 and holds 51%; layers.1.weight: [0, 4352) on rank 0 (here) [4352, 9216) on rank 1

@@ -2,7 +2,7 @@
 // that this saves.
 //
 //   06_lora --ranks 2                        two CPU ranks: processes of this machine
-//   torchrun --no-python --nproc-per-node 2 06_lora               (or srun, mpirun): this process is one rank
+//   fsdp run --nproc-per-node 2 06_lora                 (or torchrun, srun, mpirun): this is one rank
 //
 // Expected output (figures differ):
 //   rank 0 of 2

@@ -2,7 +2,7 @@
 //
 //   07_reproducible --ranks all              1, 2 and 4 CPU ranks in turn: processes of this machine
 //   07_reproducible --ranks 8                that many
-//   torchrun --no-python --nproc-per-node 4 07_reproducible       (or srun, mpirun): this process is one rank
+//   fsdp run --nproc-per-node 4 07_reproducible         (or torchrun, srun, mpirun): this is one rank
 //
 // Expected output (figures differ between kinds of machines, not between the lines):
 //   1 ranks, 8 microbatches each: loss 2.36014342, gradient norm 0.557397008, state 83915f1176e0c618

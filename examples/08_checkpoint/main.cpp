@@ -2,7 +2,7 @@
 //
 //   08_checkpoint --ranks 2 --steps 20       two CPU ranks; end it at any time, start it again
 //   08_checkpoint --ranks 3 --steps 40       three ranks go on with what two saved
-//   torchrun --no-python --nproc-per-node 2 08_checkpoint         (or srun, mpirun): this process is one rank
+//   fsdp run --nproc-per-node 2 08_checkpoint           (or torchrun, srun, mpirun): this is one rank
 //
 // Expected output of the second (figures differ):
 //   resumed checkpoint.run/step-00000020, which 2 ranks saved: loss 1.845707 then, 1.845707 now

@@ -98,12 +98,14 @@ struct TrainResult {
   std::string run;          // its folder; empty: nothing was kept
   std::string checkpoint;   // the last one; empty: none
   std::string stop_reason;  // "all steps done", "early stop", "SIGTERM", ...
+  bool requeue = false;     // SIGTERM or SIGUSR1 ended it early: `fsdp train` then exits with 75
 };
 
 // Trains as `fsdp train` does, with the ranks of `world`: writes metrics, checkpoints and config.yaml to the
-// run's folder, and shows progress on rank 0's stderr. SIGTERM or SIGINT once: finishes the step, saves and
-// returns. Collective. Throws c10::Error for a config that is refused (with all problems), NumericError after
-// too many steps in a row that are not finite, and what save(), load() and collectives throw.
+// run's folder, and shows progress on rank 0's stderr. SIGTERM, SIGUSR1 or SIGINT once: finishes the step,
+// saves and returns. Collective. Throws c10::Error for a config that is refused (with all problems),
+// NumericError after too many steps in a row that are not finite, and what save(), load() and collectives
+// throw.
 TrainResult train_production_mode(const World& world, const TrainRequest& request,
                                   const TrainHooks& hooks = {});
 

@@ -2,6 +2,7 @@
 #include <fsdp/run_main.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <string_view>
@@ -55,7 +56,11 @@ void write_error_file(const std::string& message, int culprit) {
   const auto path = detail::env_string("TORCHELASTIC_ERROR_FILE");
   if (!path) return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  // torchrun takes the earliest failure as the root cause, and counts whole seconds: a failure that follows
+  // from another rank's is dated after it.
+  constexpr int64_t kConsequence = 2;
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(now).count() + (culprit >= 0 ? kConsequence : 0);
   std::ofstream(*path) << R"({"message": {"message": )" << json_string(message)
                        << R"(, "extraInfo": {"timestamp": ")" << seconds << '"'
                        << (culprit >= 0 ? ", \"culprit\": " + std::to_string(culprit) : "") << "}}}\n";

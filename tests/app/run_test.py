@@ -58,6 +58,13 @@ class Options(RunTest):
             out, _ = self.run_it(*words, "--standalone", spell("--no_python"), "sh", "-c", "echo $WORLD_SIZE")
             self.assertEqual(out, "[rank 0] 2\n")
 
+    def test_variables_of_torchrun_stand_for_options(self):
+        variables = {"PET_NPROC_PER_NODE": "2", "PET_NNODES": "1", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1"}
+        out, _ = self.run_it("sh", "-c", "echo $WORLD_SIZE", **variables)
+        self.assertEqual(sorted(out.splitlines()), ["[rank 0] 2", "[rank 1] 2"])
+        out, _ = self.run_it("--nproc-per-node", "1", "sh", "-c", "echo $WORLD_SIZE", **variables)
+        self.assertEqual(out, "1\n", "what is typed counts more")
+
     def test_the_programs_own_options_are_its_own(self):
         for separator in ([], ["--"]):
             out, _ = self.run_it("--nproc-per-node", "1", *separator, "printf", "%s.", "--nproc-per-node", "--help", "--", "-x")

@@ -4,22 +4,19 @@ import os
 import resource
 import signal
 import socket
-import sys
-from pathlib import Path
 
-from command import main
-from training import (CHECKPOINT, FOREVER, NUMERIC, OK, RENDEZVOUS, STORAGE, USAGE, TrainTest, environment, losses,
-                      processes_of, records, stop, wait_until)
-
-TORCHRUN = Path(__file__).parents[2] / "scripts" / "torchrun"
+from command import FSDP, main
+from training import (CHECKPOINT, FOREVER, NUMERIC, OK, RENDEZVOUS, REQUEUE, STORAGE, USAGE, TrainTest, environment,
+                      losses, records, stop, wait_until)
 
 
 class Signals(TrainTest):
     def test_once_finishes_the_step_saves_and_leaves(self):
-        for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):
+        for number, name, code in ((signal.SIGTERM, "SIGTERM", REQUEUE), (signal.SIGUSR1, "SIGUSR1", REQUEUE),
+                                   (signal.SIGINT, "SIGINT", OK)):
             self.run_folder = self.folder / name
             process = self.start_and_wait(*FOREVER, "--set", "checkpoint.every_steps=0")
-            self.assertEqual(stop(process, number), OK, self.output())
+            self.assertEqual(stop(process, number), code, self.output())
             last = records(self.run_folder, "end")[0]
             self.says(self.output(), f"fsdp: {name}: asked ranks 0, 1 to finish the step, save and leave",
                       f"SIGTERM after step {last['step']} in ", f"; saved {self.run_folder}/step-")
@@ -49,13 +46,19 @@ class Signals(TrainTest):
         self.says(self.output(), "SIGINT again: killed ", "stopped by SIGINT to the launcher, sent twice")
         self.no_rank_is_left()
 
-    def test_ctrl_c_reaches_a_rank_of_torchrun(self):
-        words = [sys.executable, TORCHRUN, "--no-python", "--nproc-per-node", "2", *self.words(*FOREVER)]
-        process = self.start_and_wait(words=words)
-        self.assertEqual(len(processes_of(self.run_folder)), 3, "torchrun and two ranks")
-        stop(process)
-        self.assertEqual(len(records(self.run_folder, "end")), 1)
-        self.no_rank_is_left()
+    def test_a_signal_reaches_the_ranks_of_fsdp_run(self):
+        for number, code in ((signal.SIGTERM, REQUEUE), (signal.SIGUSR1, REQUEUE), (signal.SIGINT, OK)):
+            self.run_folder = self.folder / f"run-{number}"
+            process = self.start_and_wait(words=[FSDP, "run", "--nproc-per-node", "2", *self.words(*FOREVER)])
+            self.assertEqual(len(self.ranks()), 2)
+            self.assertEqual(stop(process, number), code, self.output())
+            self.assertEqual(len(records(self.run_folder, "end")), 1)
+            self.no_rank_is_left()
+
+    def test_a_signal_in_the_last_step_leaves_nothing_to_do(self):
+        process = self.start_and_wait("--set", "training.max_steps=400", "--set", "checkpoint.every_steps=0")
+        code = stop(process)
+        self.assertEqual(code, OK if max(losses(self.run_folder)) == 400 else REQUEUE, self.output())
 
 
 class Kills(TrainTest):

@@ -4,13 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from command import FSDP, main
 from training import OK, USAGE, TrainTest, environment, free_port, losses, records
 
-TORCHRUN = Path(__file__).parents[2] / "scripts" / "torchrun"
 LINES = {1: ["--fsdp-config", "single_node_fsdp", "--devices", "4"],
          2: ["--fsdp-config", "multi_node_fsdp", "--num-nodes", "2", "--devices", "8"],
          3: ["--fsdp-config", "large_scale_fsdp", "--num-nodes", "4", "--devices", "8"],
@@ -100,8 +98,8 @@ class Start(TrainTest):
         self.assertEqual(list(self.folder.iterdir()), [self.config])
         self.says(self.train("--mode", "smoke", "--resume", "auto", expect=USAGE), "mode smoke keeps nothing")
 
-    def test_inside_torchrun_it_is_one_rank(self):
-        words = [sys.executable, TORCHRUN, "--no-python", "--nproc-per-node", "3"]
+    def test_inside_fsdp_run_it_is_one_rank(self):
+        words = [FSDP, "run", "--nproc-per-node", "3"]
         text = self.typed([*words, *self.words()])
         self.says(text, "distributed.devices: 3 (the launcher) instead of 2", "ranks   3 CPU ranks")
         self.assertEqual(text.count("distributed.devices"), 1, "one rank speaks")

@@ -17,6 +17,7 @@ from command import FSDP, CommandTest
 
 WORKER = sys.argv[2]
 OK, FAILED, USAGE, CHECKPOINT, RENDEZVOUS, PEER_LOST, NUMERIC, STORAGE = range(8)
+REQUEUE = 75
 CONFIG = """\
 model_config_small: {type: gpt2, vocab_size: 257, context_length: 16, hidden_size: 16, num_layers: 1, num_heads: 2}
 training_stages:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 # Commands that are not ours; nothing of them is checked but the programs of ours that they start.
 EXTERNAL = {"cat", "cd", "cmake", "cp", "docker", "echo", "env", "export", "gdb", "git", "grep", "kill", "ls", "mkdir",
-            "mpirun", "nsys", "numactl", "perf", "pip", "py-spy", "python", "python3", "rm", "sbatch", "source", "srun",
+            "mpiexec.hydra", "mpirun", "nsys", "numactl", "perf", "pip", "py-spy", "python", "python3", "rm", "sbatch", "scancel", "scontrol", "source", "srun",
             "ssh", "sudo", "tail", "taskset", "tar", "time", "torchrun", "ulimit"}
 # What users call their own program.
 THEIRS = re.compile(r"my_program$|\./\w+$|build/\w+$|PROGRAM$")

@@ -12,7 +12,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CryptoType=crypto/munge
-AuthInfo=socket=$d/munge.sock
+AuthInfo=socket=$d/munge.sock,cred_expire=5
 SlurmctldPort=16817
 StateSaveLocation=$d/state
 SlurmdSpoolDir=$d/spool-%n
@@ -34,7 +34,11 @@ SlurmctldTimeout=10
 SlurmdTimeout=10
 PropagateResourceLimits=NONE
 NodeName=n[1-2] NodeAddr=127.0.0.1 NodeHostname=$host Port=[17001-17002] CPUs=2 RealMemory=1000 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
+PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=100
 END
   dd if=/dev/urandom of="$d/munge.key" bs=1024 count=1 status=none
   chmod 400 "$d/munge.key"

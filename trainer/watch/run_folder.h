@@ -6,14 +6,15 @@
 namespace fsdp::watch {
 
 // Note [The folder of a run]
-// config.yaml (as resolved), metrics.jsonl, events.out.tfevents.*, logs/rank-N.log, checkpoints (step-* and
-// latest), report.html. Everything that looks at a run reads this folder and nothing else.
+// config.yaml (as resolved), job.json (the job that runs it), metrics.jsonl, events.out.tfevents.*,
+// logs/rank-N.log, checkpoints (step-* and latest), report.html. Everything that looks at a run reads this folder and nothing else.
 struct RunFolder {
   std::string path;
 
   std::string config() const { return path + "/config.yaml"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }
   std::string logs() const { return path + "/logs"; }
+  std::string job() const { return path + "/job.json"; }
 
   // True if a run has begun there.
   bool has_run() const;

@@ -36,6 +36,8 @@ TEST(ErrorFiles, FindsTheBlamedRankInACommError) {
   EXPECT_EQ(blamed_rank("rank 1: all_gather failed after 30000 ms: rank 1 waits for rank 12", 1), 12);
   EXPECT_EQ(blamed_rank("rank 1: a failed after 3 ms: the disk is full", 1), -1);
   EXPECT_EQ(blamed_rank("rank 1: a failed after soon ms: rank 0 died", 1), -1);
+  EXPECT_EQ(blamed_rank("3 of 4 ranks came within 99 ms; missing: rank 3. Start as many", 0), 3);
+  EXPECT_EQ(blamed_rank("1 of 4 ranks came within 99 ms; missing: rank 1, 2, 3. Start as many", 0), 1);
   EXPECT_EQ(blamed_rank("rank 1 died", 0), -1) << "only the messages of CommError name a culprit";
   EXPECT_EQ(blamed_rank("x after 3 ms: crank 4 turned", 0), -1);
 }

@@ -52,7 +52,7 @@ TEST(Outcome, RanksThatBlameEachOther) {
   first.culprit = 2;
   second.culprit = 1;
   EXPECT_EQ(outcome_of({first, second}).cause()->rank, 2) << "the blamed one is nearer to the cause";
-  EXPECT_THAT(report(outcome_of({first})), HasSubstr("It reports a failure of rank 2."));
+  EXPECT_THAT(report(outcome_of({first})), StartsWith("rank 0 of 4 on node7 ended with exit code 5, because of rank 2\n"));
 }
 
 TEST(Outcome, StoppedRankIsTheCauseOfWhatItsPeersReport) {
@@ -94,6 +94,19 @@ TEST(Outcome, SignalToTheLauncher) {
   outcome.ends = {ended(0, 137, EndKind::killed)};
   EXPECT_EQ(outcome.exit_code(), 130);
   EXPECT_THAT(report(outcome), HasSubstr("sent twice: the ranks were killed"));
+}
+
+TEST(Outcome, RanksThatSavedAskToBeStartedAgain) {
+  Outcome outcome = outcome_of({ended(1, kRequeue), ended(0, kRequeue)});
+  outcome.interrupted_by = SIGTERM;
+  EXPECT_EQ(outcome.exit_code(), kRequeue);
+  EXPECT_EQ(report(outcome), "");
+  outcome.interrupted_by = SIGINT;
+  EXPECT_EQ(outcome.exit_code(), 0) << "Ctrl-C: a person wants it to end";
+  EXPECT_EQ(report(outcome), "");
+  outcome.ends.push_back(ended(2, 7));
+  EXPECT_EQ(outcome.exit_code(), 7) << "a rank that could not save, though another ended before";
+  EXPECT_THAT(report(outcome), StartsWith("rank 2 of 4 on node7 ended with exit code 7"));
 }
 
 TEST(Outcome, NamesRanks) {
