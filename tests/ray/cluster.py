@@ -74,7 +74,47 @@ class ClusterTest(unittest.TestCase):
         atexit.register(ray.shutdown)
 
     @staticmethod
-    def records(run, kind="step"):
+    def add_node():
+        return ClusterTest.cluster.add_node(num_cpus=2, object_store_memory=MEMORY, memory=4 << 30)
+
+    def setUp(self):
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        self.folder = Path(made.name)
+        self.config = self.folder / "small.yaml"
+        self.config.write_text(CONFIG)
+        begin = time.monotonic()
+        self.addCleanup(lambda: print(f"{self.id().split('.', 1)[1]}: {time.monotonic() - begin:.1f} s", flush=True))
+
+    def trainer(self, program, name="run", nodes=2, max_failures=0, callbacks=(), **how):
+        return FsdpTrainer(
+            program, fsdp=FSDP, poll_seconds=0.2,
+            scaling_config=ray.train.ScalingConfig(num_workers=nodes, elastic_resize_monitor_interval_s=2),
+            run_config=ray.train.RunConfig(storage_path=str(self.folder), name=name, callbacks=list(callbacks),
+                                           failure_config=ray.train.FailureConfig(max_failures=max_failures)), **how)
+
+    def train_alone(self, *sets):
+        """`fsdp train` on 4 ranks of this machine, without Ray. Returns the run's folder."""
+        run = self.folder / "alone"
+        self.typed("train", "--config", self.config, "--devices", 4, "--run", run, *sets)
+        return run
+
+    def typed(self, *words):
+        done = subprocess.run([FSDP, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def same_weights(self, one, other):
+        """Parameters and moments. There are as many states of generators as there are ranks: they are not compared."""
+        done = subprocess.run([FSDP, "ckpt", "diff", "--json", str(one), str(other)], capture_output=True, text=True, check=False)
+        found = json.loads(done.stdout)
+        self.assertGreater(found["equal"], 0)
+        different = found["only_in_first"] + found["only_in_second"]
+        different += [one["name"] for one in found["mismatched"] + found["changed"]]
+        self.assertEqual([name for name in different if not name.startswith("rng.")], [])
+
+
+def records(run, kind="step"):
     """The records of a kind in a run's metrics.jsonl; the last line may not be whole yet."""
     path = Path(run) / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
