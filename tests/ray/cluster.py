@@ -44,7 +44,7 @@ optimizer: {lr: 0.01}
 schedule: {name: constant}
 checkpoint: {every_steps: 10, keep_last: 3}
 eval: {every_steps: 0}
-logging: {every_steps: 10}
+logging: {every_steps: 1}
 """
 MEMORY = 80_000_000
 
