@@ -9,7 +9,7 @@ import time
 from cluster import FSDP, ClusterTest, ancestors, last_step, processes_of, ranks_of, records, run_in_thread, wait_until
 
 
-STEPS = ("--set", "training.max_steps=300")
+STEPS = ("--set", "training.max_steps=150")
 
 
 class Kills(ClusterTest):
@@ -34,7 +34,7 @@ class Kills(ClusterTest):
         self.kill(raylet, run, "a Ray node, that of rank 0")
         # The ranks of the dead node ended with it.
         wait_until(lambda: not set(before) & set(processes_of(run)), "the end of the processes from before", 10)
-        self.assertEqual(done().metrics["step"], 300)
+        self.assertEqual(done().metrics["step"], 150)
         self.cluster.remove_node(raylets[raylet], allow_graceful=False)
         self.add_node()
         self.same_weights(self.train_alone(*STEPS), run)
@@ -75,7 +75,7 @@ class Drivers(ClusterTest):
         self.assertIn("SIGTERM", records(run, "end")[-1]["reason"])  # it saved
 
         self.assertEqual(self.start(*STEPS).wait(100), 0, self.log())
-        self.assertEqual(last_step(run), 300)
+        self.assertEqual(last_step(run), 150)
         self.same_weights(self.train_alone(*STEPS), run)
 
     def test_give_the_exit_code_and_the_cause(self):
