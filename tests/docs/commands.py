@@ -8,9 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 # Commands that are not ours; nothing of them is checked but the programs of ours that they start.
-EXTERNAL = {"cat", "cd", "cmake", "cp", "docker", "echo", "env", "export", "gdb", "git", "grep", "kill", "ls", "mkdir",
-            "mpiexec.hydra", "mpirun", "nsys", "numactl", "perf", "pip", "py-spy", "python", "python3", "rm", "sbatch", "scancel", "scontrol", "source", "srun",
-            "ssh", "sudo", "tail", "taskset", "tar", "time", "torchrun", "ulimit"}
+EXTERNAL = {"cat", "cd", "cmake", "cp", "docker", "echo", "env", "export", "gdb", "git", "grep", "kill",
+            "kubectl", "ls", "mkdir", "mpiexec.hydra", "mpirun", "nsys", "numactl", "perf", "pip", "py-spy",
+            "python", "python3", "ray", "rm", "sbatch", "scancel", "scontrol", "source", "srun", "ssh",
+            "sudo", "tail", "tar", "taskset", "time", "torchrun", "ulimit"}
 # What users call their own program.
 THEIRS = re.compile(r"my_program$|\./\w+$|build/\w+$|PROGRAM$")
 OURS = re.compile(r"(make|ctest|fsdp|bench/run)$|(build/(\w+/)?bin|scripts|\.ci|tests)/")

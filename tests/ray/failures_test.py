@@ -1,0 +1,84 @@
+"""Killed ranks, killed nodes and killed drivers on a real Ray cluster. cluster_test.py runs these tests."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from cluster import FSDP, ClusterTest, ancestors, last_step, processes_of, ranks_of, records, run_in_thread, wait_until
+
+
+STEPS = ("--set", "training.max_steps=150")
+
+
+class Kills(ClusterTest):
+    def kill(self, pid, run, what):
+        """Kills a process of a run; waits for the next step, and prints how long that took."""
+        starts, begin = len(records(run, "start")), time.time()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: len(records(run, "start")) > starts and records(run)[-1]["time"] > records(run, "start")[-1]["time"],
+                   f"a step after the kill of {what}")
+        print(f"kill of {what} to the next step under Ray: {records(run)[-1]['time'] - begin:.1f} s", flush=True)
+
+    def test_of_a_rank_and_of_a_node_leave_no_trace_in_the_weights(self):
+        run = self.folder / "run"
+        trainer = self.trainer(["fsdp", "train", "--config", self.config, *STEPS], max_failures=2)
+        done = run_in_thread(trainer.fit)
+        wait_until(lambda: last_step(run) >= 20, "steps")
+        self.kill(ranks_of(run)[3], run, "a rank")
+        wait_until(lambda: last_step(run) >= 60, "steps")
+        before = processes_of(run)
+        raylets = {node.all_processes["raylet"][0].process.pid: node for node in self.cluster.worker_nodes}
+        raylet = next(pid for pid in ancestors(ranks_of(run)[0]) if pid in raylets)
+        self.kill(raylet, run, "a Ray node, that of rank 0")
+        # The ranks of the dead node ended with it.
+        wait_until(lambda: not set(before) & set(processes_of(run)), "the end of the processes from before", 10)
+        self.assertEqual(done().metrics["step"], 150)
+        self.cluster.remove_node(raylets[raylet], allow_graceful=False)
+        self.add_node()
+        self.same_weights(self.train_alone(*STEPS), run)
+
+
+class Drivers(ClusterTest):
+    def start(self, *words):
+        output = open(self.folder / "driver.log", "a")
+        self.addCleanup(output.close)
+        process = subprocess.Popen([sys.executable, "-m", "fsdp_ray", "--nodes", "2", "--ranks-per-node", "2", "--fsdp", FSDP,
+                                    "--address", self.cluster.address, "--", "fsdp", "train", "--config", str(self.config),
+                                    "--run", str(self.folder / "run"), *words], stdout=output, stderr=output)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def log(self):
+        return (self.folder / "driver.log").read_text()
+
+    def test_that_end_leave_no_rank_and_go_on_later(self):
+        run = self.folder / "run"
+        killed = self.start(*STEPS)
+        wait_until(lambda: last_step(run) >= 20 or killed.poll() is not None, "steps")
+        self.assertIsNone(killed.poll(), self.log())
+        self.assertEqual(len(ranks_of(run)), 4)
+        begin = time.monotonic()
+        killed.kill()
+        wait_until(lambda: not processes_of(run), "the end of all ranks", 20)
+        print(f"kill of the driver to the end of the last rank: {time.monotonic() - begin:.1f} s")
+
+        interrupted = self.start(*STEPS)
+        seen = last_step(run)
+        wait_until(lambda: last_step(run) >= seen + 20 or interrupted.poll() is not None, "steps")
+        self.assertIsNone(interrupted.poll(), self.log())
+        interrupted.send_signal(signal.SIGINT)
+        interrupted.wait(30)
+        wait_until(lambda: not processes_of(run), "the end of all ranks", 10)
+        self.assertIn("SIGTERM", records(run, "end")[-1]["reason"])  # it saved
+
+        self.assertEqual(self.start(*STEPS).wait(100), 0, self.log())
+        self.assertEqual(last_step(run), 150)
+        self.same_weights(self.train_alone(*STEPS), run)
+
+    def test_give_the_exit_code_and_the_cause(self):
+        failed = self.start("--set", "training.max_steps=nine")
+        self.assertEqual(failed.wait(60), 2, self.log())
+        self.assertIn("training.max_steps", self.log())

@@ -1,0 +1,60 @@
+"""Runs on a real Ray cluster that go well. cluster_test.py runs them."""
+
+import os
+import signal
+
+import ray
+import ray.train
+from cluster import FSDP, ClusterTest, last_step, processes_of, records, run_in_thread, wait_until
+
+import fsdp_ray
+
+
+class Elastic(ClusterTest):
+    nodes = 1
+
+    def test_grows_when_a_node_comes_and_keeps_the_bits(self):
+        run = self.folder / "run"
+        program = ["fsdp", "train", "--config", self.config, "--set", "training.max_steps=1000000"]
+        done = run_in_thread(self.trainer(program, nodes=(1, 2)).fit)
+        wait_until(lambda: last_step(run) > 0, "the first steps")
+        self.add_node()
+        wait_until(lambda: records(run, "start")[-1]["ranks"] == 4, "a start with four ranks")
+        resumed = records(run, "resume")[-1]["step"]
+        wait_until(lambda: last_step(run) > resumed + 10, "steps of four ranks")
+        # SIGTERM on one node: the ranks of both save, and exit code 75 is no failure.
+        os.kill(min(pid for pid, words in processes_of(run).items() if words[1] == "run"), signal.SIGTERM)
+        result = done()
+        self.assertEqual(result.return_value["nodes"], 2)
+        # The ranks saved before Ray ended them, so no step was trained twice.
+        steps = [one["step"] for one in records(run)]
+        self.assertEqual(steps, sorted(set(steps)))
+        self.assertEqual(result.checkpoint.path, str(run / f"step-{last_step(run):08}"))
+        self.same_weights(self.train_alone("--set", f"training.max_steps={last_step(run)}"), run)
+
+
+class Trainer(ClusterTest):
+    def test_the_same_bits_as_alone(self):
+        result = self.trainer(self.config).fit()
+        run = self.folder / "run"
+        self.assertEqual(result.path, str(run))
+        self.assertEqual((result.metrics["step"], result.return_value), (50, {"exit_code": 0, "nodes": 2}))
+        self.assertEqual(result.metrics["loss"], records(run)[-1]["loss"])
+        self.assertEqual(result.checkpoint.path, str(run / "step-00000050"))
+        self.assertEqual(records(run, "start")[0]["ranks"], 4)
+        self.assertIn("step", (run / "logs" / "rank-0.log").read_text())
+        self.same_weights(self.train_alone(), result.checkpoint.path)
+        # Ray's own way to open a run finds it too.
+        self.assertEqual(ray.train.Result.from_path(str(run)).checkpoint.path, result.checkpoint.path)
+
+
+class Tasks(ClusterTest):
+    def test_train_on_what_they_were_given(self):
+        metrics = ray.get(fsdp_ray.train_task.options(num_cpus=2).remote(str(self.config), str(self.folder / "task"), FSDP))
+        self.assertEqual((metrics["step"], metrics["ranks"], metrics["exit_code"]), (50, 2, 0))
+        self.same_weights(self.train_alone(), self.folder / "task")
+
+    def test_say_which_resource_is_short(self):
+        trainer = self.trainer(["true"], nodes=1, ranks_per_node=8)
+        self.assertRegex(trainer.missing(), "CPU: 8 wanted on each of 1 nodes; so many are on 0 .*: 2 free of 2")
+        self.assertIn("nodes: 5 wanted, the cluster has 4", self.trainer(["true"], nodes=5).missing())
