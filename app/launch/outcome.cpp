@@ -71,7 +71,7 @@ int64_t Outcome::step() const {
 
 bool Outcome::asks_for_requeue() const {
   const RankEnd* found = cause();
-  return interrupted_by != 0 && found != nullptr && found->exit_code == kRequeue;
+  return found != nullptr && found->exit_code == kRequeue;
 }
 
 int Outcome::exit_code() const {

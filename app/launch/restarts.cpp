@@ -18,7 +18,8 @@ Outcome run_with_restarts(Job job, const Tell& tell) {
   CrashLoop loop;
   for (;; ++job.restart_count) {
     Outcome outcome = run_ranks(job, tell);
-    const bool failed = outcome.exit_code() != 0 && outcome.interrupted_by == 0;
+    const bool failed =
+        outcome.exit_code() != 0 && outcome.interrupted_by == 0 && !outcome.asks_for_requeue();
     if (!failed || job.restart_count >= job.max_restarts) return outcome;
     if (loop.add(outcome.step())) {
       outcome.not_again = "Not started again: three starts in a row failed in step " +

@@ -158,6 +158,10 @@ class Ends(RunTest):
         self.assertEqual(process.returncode, 75)
         self.assertNotIn("exit code", err)
 
+    def test_ranks_that_got_a_signal_of_their_own_are_not_started_again(self):
+        out, err = self.run_it("--nproc-per-node", "2", "--max-restarts", "3", "sh", "-c", "echo start; exit 75", expect=75)
+        self.assertEqual((sorted(out.splitlines()), err), (["[rank 0] start", "[rank 1] start"], ""))
+
     def test_no_rank_outlives_the_launcher(self):
         mark = f"{self.folder}/mark"
         process = self.start("--nproc-per-node", "3", "sh", "-c", "echo $$ > $RANK; sleep 1000 & wait", mark)

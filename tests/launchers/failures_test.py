@@ -97,6 +97,14 @@ class Failures(LaunchedTest):
             self.assertTrue((self.folder / RUN / f"step-{last['step']:08}" / "manifest.json").exists(), text)
             (self.folder / "runs").rename(self.folder / f"runs-{name}")
 
+    def test_a_signal_to_the_launcher(self):
+        for name, number in (("OpenMPI", signal.SIGUSR1), ("MPICH", signal.SIGUSR1), ("MPICH", signal.SIGTERM)):
+            process = self.begin_and_wait(f"{MPI[name]} fsdp train --run {RUN} {LONG}")
+            process.send_signal(number)
+            text = self.end(process, REQUEUE)
+            self.assertEqual(records(self.folder / RUN, "end")[0]["reason"], signal.Signals(number).name, text)
+            (self.folder / "runs").rename(self.folder / f"runs-{name}-{number}")
+
     def test_kubernetes_ends_a_pod_with_sigterm(self):
         process = self.begin_and_wait(f"fsdp run --nproc-per-node 4 fsdp train {LONG}")
         process.send_signal(signal.SIGTERM)

@@ -59,9 +59,16 @@ END
   return 1
 }
 
-# slurm_stop FOLDER: ends what slurm_start started, by pid.
+# slurm_stop FOLDER: ends jobs, and what slurm_start started, by pid.
 slurm_stop() {
-  local d=$1 pid
+  local d=$1 pid i
+  export SLURM_CONF=$d/slurm.conf
+  scancel --full --signal=KILL --user="$(id -un)" 2>/dev/null || true
+  scancel --user="$(id -un)" 2>/dev/null || true
+  for i in $(seq 50); do
+    [ -z "$(squeue -h 2>/dev/null)" ] && break
+    sleep 0.1
+  done
   for pid in "$d"/slurmd-n1.pid "$d"/slurmd-n2.pid "$d"/ctld.pid "$d"/munged.pid; do
     [ -s "$pid" ] && kill "$(cat "$pid")" 2>/dev/null || true
   done
