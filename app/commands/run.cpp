@@ -58,6 +58,9 @@ void add_options(CLI::App& run, RunOptions& options) {
   add(run, "--rdzv-backend", options.rdzv_backend, "c10d|static", "No effect: both mean the same here");
   add(run, "--max-restarts", options.max_restarts, "N",
       "How often to start all ranks again after a failure. Default: 0");
+  add(run, "--numa-binding", options.numa_binding, "none|node|exclusive",
+      "Processors of a rank: all, those of a NUMA node, or a share of a node's that no other rank has.\n"
+      "Default: node on a machine with several NUMA nodes and no GPU, else none");
   add(run, "--monitor-interval", options.monitor_interval, "SECONDS",
       "No effect: the end of a rank is noticed at once");
   add(run, "--log-dir", options.log_dir, "DIR", "Also write each rank's stdout and stderr to DIR/rank-N.log");

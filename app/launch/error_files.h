@@ -44,8 +44,8 @@ Message parse_message(const std::string& text, int rank);
 void leave_message(const std::string& text);
 
 // The rank that `text`, an error of rank `rank`, says was at fault; -1: it names no other. These are the
-// messages of CommError: "rank 1: all_reduce (...) failed after 3 ms: rank 0 (pid 7) died", and of a rendezvous
-// to which one rank did not come.
+// messages of CommError: "rank 1: all_reduce (...) failed after 3 ms: rank 0 (pid 7) died", and of a
+// rendezvous to which one rank did not come.
 int blamed_rank(const std::string& text, int rank);
 
 }  // namespace fsdp::launch

@@ -77,6 +77,8 @@ Gang::Gang(const Job& job, const sigset_t& signal_mask, Console& console)
       own_(current_environment()),
       program_(find_program(job.argv[0], path_variable(job, own_))),
       processors_(usable_processors()),
+      nodes_(usable_processors_by_node()),
+      gpus_(usable_gpus(own_) > 0),
       signal_mask_(signal_mask),
       console_(console),
       members_(static_cast<size_t>(job.ranks)) {
@@ -115,15 +117,17 @@ void Gang::start(int index) {
   const auto environment = to_assignments(rank_environment(
       job_, index, own_, processors_, port, {.error = errors_.path(rank), .step = errors_.step_path(rank)}));
   const bool piped = member.pipes.exist();
-  member.pid = start_process({.rank = rank,
-                              .program = program_,
-                              .argv = job_.argv,
-                              .environment = environment,
-                              .output = piped ? member.pipes.write_end(Stream::out) : member.log.fd(),
-                              .errors = piped ? member.pipes.write_end(Stream::err) : member.log.fd(),
-                              .inherited_fds = job_.inherited_fds,
-                              .signal_mask = signal_mask_,
-                              .failures = failures_.get()});
+  member.pid =
+      start_process({.rank = rank,
+                     .program = program_,
+                     .argv = job_.argv,
+                     .environment = environment,
+                     .output = piped ? member.pipes.write_end(Stream::out) : member.log.fd(),
+                     .errors = piped ? member.pipes.write_end(Stream::err) : member.log.fd(),
+                     .inherited_fds = job_.inherited_fds,
+                     .signal_mask = signal_mask_,
+                     .processors = processors_of_rank(nodes_, job_.numa_binding, gpus_, index, size()),
+                     .failures = failures_.get()});
   guardian_.watch(member.pid);
   if (piped)
     member.pipes.hand_over();

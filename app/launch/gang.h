@@ -78,6 +78,8 @@ class Gang {
   Environment own_;  // this process's
   std::string program_;
   int processors_;
+  ProcessorsByNode nodes_;
+  bool gpus_;
   const sigset_t& signal_mask_;
   Console& console_;
   Fd started_;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "app/launch/processors.h"
+
 namespace fsdp::launch {
 
 using Environment = std::map<std::string, std::string>;
@@ -54,6 +56,7 @@ struct Job {
   std::string run_id = "none";           // TORCHELASTIC_RUN_ID
   int restart_count = 0;
   int max_restarts = 0;
+  NumaBinding numa_binding = NumaBinding::automatic;
   Patience patience = {};
 
   int world_size() const { return nodes * ranks; }

@@ -50,8 +50,8 @@ struct Outcome {
   const RankEnd* cause() const;
   // The highest step that a rank began; -1: none says.
   int64_t step() const;
-  // The ranks saved after a signal to the supervisor or to one of them, and ask to be started again. That is no
-  // failure: the exit code is 75, but 0 after SIGINT to the supervisor, by which a person ends the run.
+  // The ranks saved after a signal to the supervisor or to one of them, and ask to be started again. That is
+  // no failure: the exit code is 75, but 0 after SIGINT to the supervisor, by which a person ends the run.
   bool asks_for_requeue() const;
   // 0 if all ranks ended with 0, also after a signal to the supervisor. Else the cause's own code, 128 + n
   // for signal n. If the signal to the supervisor made the ranks fail: 128 + that signal.

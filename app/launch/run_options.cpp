@@ -202,6 +202,14 @@ void choose_output(Job& job, const RunOptions& options) {
   job.relayed = !direct && !only_logs;
 }
 
+NumaBinding numa_binding(const std::string& text) {
+  if (text.empty()) return NumaBinding::automatic;
+  if (text == "none") return NumaBinding::none;
+  if (text == "node") return NumaBinding::node;
+  if (text == "exclusive") return NumaBinding::exclusive;
+  refuse("--numa-binding", text, "expected none, node or exclusive");
+}
+
 void check_rest(const RunOptions& options) {
   if (!options.rdzv_backend.empty() && options.rdzv_backend != "c10d" && options.rdzv_backend != "static")
     refuse("--rdzv-backend", options.rdzv_backend,
@@ -233,6 +241,7 @@ Job make_job(const RunOptions& options, const Environment& environment, const De
   else
     place_among_nodes(job, options, environment);
   choose_output(job, options);
+  job.numa_binding = numa_binding(options.numa_binding);
   if (!options.rdzv_id.empty()) job.run_id = options.rdzv_id;
   return job;
 }

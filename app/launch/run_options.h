@@ -27,6 +27,7 @@ struct RunOptions {
   std::string tee = {};                 // streams on the console: "3", or by local rank "0:3,1:2"
   std::string local_ranks_filter = {};  // "0,2": the local ranks on the console
   std::string max_restarts = "0";
+  std::string numa_binding = {};      // none, node or exclusive
   std::string monitor_interval = {};  // checked only: ends of ranks are noticed at once
   std::string typed = "fsdp run";     // all of it, for the lines to type on each node
 };

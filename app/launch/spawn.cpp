@@ -1,6 +1,7 @@
 #include "app/launch/spawn.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -57,11 +58,25 @@ bool keep_open(const std::vector<int>& fds) {
   return std::all_of(fds.begin(), fds.end(), [](int fd) { return ::fcntl(fd, F_SETFD, 0) == 0; });
 }
 
+// A set of processors of any size. Empty: no set.
+std::vector<cpu_set_t> set_of(const std::vector<int>& processors) {
+  if (processors.empty()) return {};
+  const int most = *std::max_element(processors.begin(), processors.end());
+  std::vector<cpu_set_t> set(static_cast<size_t>(most) / CPU_SETSIZE + 1);
+  const size_t bytes = set.size() * sizeof(cpu_set_t);
+  CPU_ZERO_S(bytes, set.data());
+  for (const int one : processors) CPU_SET_S(one, bytes, set.data());
+  return set;
+}
+
 // In the child. Calls only what is safe after a fork of a process with threads.
-[[noreturn]] void become(const Start& start, pid_t parent, char* const* argv, char* const* environment) {
+[[noreturn]] void become(const Start& start, pid_t parent, char* const* argv, char* const* environment,
+                         const std::vector<cpu_set_t>& processors) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kCannotExecute);  // the parent died before prctl()
   ::setsid();
+  // Where the system does not allow it, the rank runs anywhere.
+  if (!processors.empty()) ::sched_setaffinity(0, processors.size() * sizeof(cpu_set_t), processors.data());
   if (redirect(start.output, start.errors)) {
     close_from(STDERR_FILENO + 1, true);
     if (keep_open(start.inherited_fds)) {
@@ -110,9 +125,10 @@ void close_from(int first, bool on_exec) {
 
 pid_t start_process(const Start& start) {
   const std::vector<char*> argv = pointers(start.argv), environment = pointers(start.environment);
+  const std::vector<cpu_set_t> processors = set_of(start.processors);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid == 0) become(start, parent, argv.data(), environment.data());
+  if (pid == 0) become(start, parent, argv.data(), environment.data(), processors);
   if (pid < 0)
     throw LaunchError("cannot start rank " + std::to_string(start.rank) + ": " + std::strerror(errno) +
                       ". Processes may be limited (ulimit -u, a container's limit), or memory");

@@ -29,8 +29,9 @@ struct Start {
   int output = -1;                              // stdout; -1: that of this process
   int errors = -1;                              // stderr, likewise
   const std::vector<int>& inherited_fds;
-  const sigset_t& signal_mask;  // of the program
-  int failures = -1;            // a child that fails writes its StartFailure here
+  const sigset_t& signal_mask;       // of the program
+  std::vector<int> processors = {};  // that it runs on; empty: those of this process
+  int failures = -1;                 // a child that fails writes its StartFailure here
 };
 
 // Forks and executes. The child leads a session of its own, reads stdin from /dev/null, and has no other open

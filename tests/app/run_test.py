@@ -1,8 +1,10 @@
 """run_test.py FSDP WORKER: `fsdp run`: any program as the ranks of one machine. Programs here are shell scripts."""
 
+import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from command import FSDP, OK, USAGE, CommandTest, main
 from training import environment, processes_of, wait_until
@@ -83,11 +85,24 @@ class Options(RunTest):
         self.refused_run("--rdzv-endpoint", "a:1", "--master-addr", "b", "true", says=["--rdzv-endpoint a:1", "leave one out"])
         self.refused_run("--rdzv-backend", "etcd", "true", says=["etcd", "c10d"])
         self.refused_run("--monitor-interval", "0", "true", says=["--monitor-interval 0"])
+        self.refused_run("--numa-binding", "core", "true", says=["--numa-binding core", "none, node or exclusive"])
         self.refused_run("--tee", "7", "true", says=["--tee 7"])
         self.refused_run("--local-ranks-filter", "3", "true", says=["--local-ranks-filter 3"])
         self.refused_run("no-such-program", says=["no-such-program", "PATH"])
         (self.folder / "train.py").write_text("print()")
         self.refused_run("train.py", says=["is a Python script: type python3 before it"])
+
+
+class Processors(RunTest):
+    def of_ranks(self, binding):
+        out, _ = self.run_it("--nproc-per-node", "2", "--numa-binding", binding, "sh", "-c", "grep Cpus_allowed_list /proc/$$/status")
+        return sorted(line.split()[-1] for line in out.splitlines())
+
+    def test_ranks_have_shares_of_the_processors(self):
+        every = Path("/proc/self/status").read_text().split("Cpus_allowed_list:")[1].split()[0]
+        self.assertEqual(self.of_ranks("none"), [every, every])
+        if len(os.sched_getaffinity(0)) > 1:
+            self.assertEqual(len(set(self.of_ranks("exclusive"))), 2)
 
 
 class Output(RunTest):
