@@ -38,6 +38,7 @@ TEST(RankEnvironment, SetsAllOfTorchrunsVariables) {
                                 {"MASTER_PORT", "29500"},
                                 {"OMP_NUM_THREADS", "4"},
                                 {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+                                {"FSDP_STEP_FILE", "/tmp/e.step"},
                                 {"TORCHELASTIC_RESTART_COUNT", "2"},
                                 {"TORCHELASTIC_MAX_RESTARTS", "3"},
                                 {"TORCHELASTIC_RUN_ID", "job-7"},
