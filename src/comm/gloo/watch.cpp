@@ -47,8 +47,10 @@ GlooWatch::GlooWatch(const GroupInfo& info) : info_(info), loop_(std::make_share
 }
 
 GlooWatch::~GlooWatch() {
-  if (!faulted() && std::uncaught_exceptions() > 0)
-    leaving("it left the group while an exception of its own was on its way out");
+  if (!faulted() && !left_note_)
+    leaving(std::uncaught_exceptions() > 0
+                ? "it left the group while an exception of its own was on its way out"
+                : kClosedCommunicator);
   (void)loop_->stop();
 }
 
@@ -126,6 +128,8 @@ void GlooWatch::leaving(const std::string& why) {
   const FirstCause::Fault first = info_.cause->get();
   if (!why.empty() && first.culprit >= 0)
     left.reason = "it left the group after this: " + first.name + ": " + first.reason;
+  if (why.empty() && !left_note_) return;
+  left_note_ = !why.empty();
   try {
     info_.store->set("gloo/left/" + std::to_string(info_.rank), bytes_of(why.empty() ? "" : left.to_text()));
   } catch (const std::exception&) {

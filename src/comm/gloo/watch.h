@@ -38,6 +38,8 @@ struct GlooFault {
   static GlooFault from_text(const std::string& text);
 };
 
+constexpr const char* kClosedCommunicator = "it closed its communicator while others still needed it";
+
 // Note [Faults between hosts]
 // A rank that waits sees only its own connections. If the process of a peer ends, its connections close. A
 // rank that leaves because of a fault closes its connections too, and must not be blamed for it. So
@@ -78,6 +80,7 @@ class GlooWatch {
   [[noreturn]] void throw_fault(const GlooOperation& operation) const;
 
   GroupInfo info_;
+  bool left_note_ = false;  // the store has this rank's reason to leave
   std::shared_ptr<Loop> loop_;  // shared with its thread, which may be stuck in the store when this one leaves
 };
 

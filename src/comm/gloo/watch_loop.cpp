@@ -1,5 +1,6 @@
 #include "comm/gloo/watch_loop.h"
 
+#include <algorithm>
 #include <sstream>
 #include <thread>
 
@@ -55,15 +56,9 @@ void GlooWatch::Loop::end() {
 void GlooWatch::Loop::find_fault(const std::string& words) {
   std::unique_lock lock(mutex_);
   wait_->closed = words.empty() ? "gloo ended the wait" : words.substr(0, words.find('\n'));
-  const int peer = wait_->peer;
-  const std::string closed = wait_->closed;
   wake_.notify_all();
   answer_.wait_for(lock, kStoreAnswers, [&] { return fault_.has_value(); });
-  if (fault_) return;
-  fault_ = GlooFault{.kind = CommFault::peer_died,
-                     .culprit = peer,
-                     .reason = "its connection ended, and the store does not answer: its process has died, or "
-                               "its host cannot be reached (" + closed + ")"};
+  if (!fault_) fault_ = store_lost(*wait_);
 }
 
 void GlooWatch::Loop::report_late_alone() {
@@ -141,7 +136,8 @@ void GlooWatch::Loop::look(const Wait& wait) {
 }
 
 void GlooWatch::Loop::look_at_store(const Wait& wait) {
-  if (const std::string text = read(kFault); !text.empty()) return report(GlooFault::from_text(text));
+  if (const std::string text = read(*store(), kFault); !text.empty())
+    return report(GlooFault::from_text(text));
   const Milliseconds patience = std::min(kTellAfter, info_.options.timeout / 2);
   if (is_message(wait.operation) || elapsed_since(wait.begun_at) < patience) return;
   if (!told_) tell(wait);
@@ -168,7 +164,7 @@ std::optional<GlooFault> GlooWatch::Loop::find_mismatch(const Wait& wait) {
   const GlooOperation& mine = wait.operation;
   for (int r = 0; r < info_.size; ++r) {
     if (r == info_.rank) continue;
-    const auto told = parse_told(read(wait_key(r)));
+    const auto told = parse_told(read(*store(), wait_key(r)));
     if (!told || told->sequence != mine.sequence || told->signature == mine.signature) continue;
     return GlooFault{.kind = CommFault::mismatch,
                      .culprit = r,
@@ -179,33 +175,49 @@ std::optional<GlooFault> GlooWatch::Loop::find_mismatch(const Wait& wait) {
   return std::nullopt;
 }
 
+bool GlooWatch::Loop::on_this_host(int rank) const {
+  const auto host = [&](int r) -> const std::string& { return info_.peers[static_cast<size_t>(r)].host_id; };
+  return host(rank) == host(info_.rank);
+}
+
 bool GlooWatch::Loop::is_dead(int rank) const {
   const Peer& peer = info_.peers[static_cast<size_t>(rank)];
-  const Peer& self = info_.peers[static_cast<size_t>(info_.rank)];
-  if (peer.host_id != self.host_id || peer.pid == self.pid) return false;
+  if (!on_this_host(rank) || peer.pid == info_.peers[static_cast<size_t>(info_.rank)].pid) return false;
   return ProcessWatch({peer.pid}).dead(0);
 }
 
-// The connection to `wait.peer` has ended.
+// The connection to `wait.peer` has ended. The caller waits for the answer, so its connection to the store is
+// free: unlike a new one, it shows at once if the store is gone.
 void GlooWatch::Loop::find_closed(const Wait& wait) {
-  const Peer& peer = info_.peers[static_cast<size_t>(wait.peer)];
-  const bool here = peer.host_id == info_.peers[static_cast<size_t>(info_.rank)].host_id;
   const auto start = Clock::now();
-  while (elapsed_since(start) < (here ? kProcessEnds : kLastWords)) {
-    if (const std::string text = read(kFault); !text.empty()) return report(GlooFault::from_text(text));
-    if (const std::string text = read(left_key(wait.peer)); !text.empty())
-      return report(GlooFault::from_text(text));
-    if (is_dead(wait.peer))
-      return report({.kind = CommFault::peer_died, .culprit = wait.peer, .reason = "its process has died"});
-    std::this_thread::sleep_for(kTick);
+  const Milliseconds patience = on_this_host(wait.peer) ? kProcessEnds : kLastWords;
+  try {
+    while (elapsed_since(start) < patience) {
+      for (const std::string& key : {std::string(kFault), left_key(wait.peer)})
+        if (const std::string text = read(*info_.store, key); !text.empty())
+          return report(GlooFault::from_text(text));
+      if (is_dead(wait.peer))
+        return report({.kind = CommFault::peer_died, .culprit = wait.peer, .reason = "its process has died"});
+      std::this_thread::sleep_for(kTick);
+    }
+  } catch (const std::exception&) {
+    return settle(store_lost(wait));
   }
-  if (here)
-    return report({.kind = CommFault::peer_left,
-                   .culprit = wait.peer,
-                   .reason = "it closed its communicator while this operation needed it"});
+  if (on_this_host(wait.peer))
+    return report({.kind = CommFault::peer_left, .culprit = wait.peer, .reason = kClosedCommunicator});
   report({.kind = CommFault::peer_died,
           .culprit = wait.peer,
           .reason = "its connection ended: its process has died, or its host is gone (" + wait.closed + ")"});
+}
+
+// Rank 0 usually serves the store. If that has ended, the peer probably left because of it.
+GlooFault GlooWatch::Loop::store_lost(const Wait& wait) const {
+  GlooFault fault{.kind = CommFault::peer_died, .culprit = wait.peer, .reason = "its connection ended"};
+  for (int r = 0; r < info_.size; ++r)
+    if (world_rank(info_, r) == 0 && r != info_.rank && (!on_this_host(r) || is_dead(r))) fault.culprit = r;
+  fault.reason = "its process has died, or its host is gone: the store does not answer, and a connection to " +
+                 name_of(info_, wait.peer) + " ended (" + wait.closed + ")";
+  return fault;
 }
 
 // At the deadline: the rank that is not in this operation is late.
@@ -218,7 +230,7 @@ void GlooWatch::Loop::find_late(const Wait& wait) {
   std::string names;
   for (int r = 0; r < info_.size; ++r) {
     if (r == info_.rank) continue;
-    const auto told = parse_told(read(wait_key(r)));
+    const auto told = parse_told(read(*store(), wait_key(r)));
     if (told && told->sequence >= wait.operation.sequence) continue;
     silent.push_back(r);
     names += (names.empty() ? "" : ", ") + std::to_string(world_rank(info_, r));
@@ -252,8 +264,12 @@ void GlooWatch::Loop::report(const GlooFault& fault) {
   } catch (const std::exception&) {
     store_.reset();  // it ended with its host; peers find out by themselves
   }
+  settle(first);
+}
+
+void GlooWatch::Loop::settle(const GlooFault& fault) {
   const std::lock_guard lock(mutex_);
-  if (!fault_) fault_ = first;
+  if (!fault_) fault_ = fault;
   answer_.notify_all();
 }
 
@@ -272,9 +288,9 @@ GlooWatch::Loop::Store& GlooWatch::Loop::store() {
   return store_;
 }
 
-std::string GlooWatch::Loop::read(const std::string& key) {
-  if (!store()->check({key})) return "";
-  const auto bytes = store()->get(key);
+std::string GlooWatch::Loop::read(::c10d::Store& store, const std::string& key) {
+  if (!store.check({key})) return "";
+  const auto bytes = store.get(key);
   return {bytes.begin(), bytes.end()};
 }
 

@@ -46,10 +46,14 @@ class GlooWatch::Loop {
   void tell(const Wait& wait);
   void untell();
   std::optional<GlooFault> find_mismatch(const Wait& wait);
+  bool on_this_host(int rank) const;
   bool is_dead(int rank) const;
+  GlooFault store_lost(const Wait& wait) const;
+  // Writes the fault into the store; the first one there becomes this rank's.
   void report(const GlooFault& fault);
+  void settle(const GlooFault& fault);
   void publish();
-  std::string read(const std::string& key);
+  static std::string read(::c10d::Store& store, const std::string& key);
   void write(const std::string& key, const std::string& value);
   Store& store();
   GlooFault late(const Wait& wait, int culprit, const std::string& silent) const;
