@@ -9,7 +9,7 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr size_t kWholeBelow = 32 * 1024;  // all_reduce: below this every rank sums all, not only its part
+constexpr size_t kSumWholeBelow = 32 * 1024;  // all_reduce: below this every rank sums all, not only its part
 
 std::string gloo_signature(const OpInfo& info, const at::Tensor& tensor, const std::string& argument) {
   return std::string(info.op) + " '" + info.label + "' of " + std::to_string(tensor.numel()) +
@@ -111,7 +111,7 @@ WorkPtr gloo_reduce_scatter(GlooGroup& group, const at::Tensor& output, const at
 
 WorkPtr gloo_all_reduce(GlooGroup& group, const at::Tensor& tensor, double scale, OpInfo info) {
   std::string signature = gloo_signature(info, tensor, scaled_by(scale));
-  const auto reduce = tensor.nbytes() < kWholeBelow ? all_reduce_whole : all_reduce_parts;
+  const auto reduce = tensor.nbytes() < kSumWholeBelow ? all_reduce_whole : all_reduce_parts;
   return group.issue(std::move(info), std::move(signature), [&](Exchange& exchange) {
     reduce(group, tensor.view({-1}), scale, exchange);
   });

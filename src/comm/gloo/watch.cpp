@@ -43,10 +43,11 @@ GlooFault GlooFault::from_text(const std::string& text) {
 }
 
 GlooWatch::GlooWatch(const GroupInfo& info) : info_(info), loop_(std::make_shared<Loop>(info)) {
-  std::thread([loop = loop_] { loop->run(); }).detach();
+  if (info.size > 1) std::thread([loop = loop_] { loop->run(); }).detach();
 }
 
 GlooWatch::~GlooWatch() {
+  if (info_.size == 1) return;
   if (!faulted() && !left_note_)
     leaving(std::uncaught_exceptions() > 0
                 ? "it left the group while an exception of its own was on its way out"
