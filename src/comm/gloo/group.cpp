@@ -33,7 +33,10 @@ class GlooGroup::CollectiveWork final : public PendingWork {
     if (!exchange_->done) group_.complete_until(*exchange_, deadline_after(timeout));
   }
 
-  bool drop() override { return group_.watch_.faulted(); }
+  bool drop() override {
+    if (!exchange_->done) group_.dropped_ = exchange_;
+    return true;
+  }
 
  private:
   GlooGroup& group_;
@@ -50,8 +53,7 @@ class GlooGroup::MessageWork final : public PendingWork {
   }
 
   bool drop() override {
-    if (!group_.watch_.faulted()) return false;
-    group_.abandoned_.push_back(std::make_shared<GlooMessage>(message_));
+    group_.dropped_messages_.push_back(message_);
     return true;
   }
 
@@ -89,6 +91,8 @@ WorkPtr GlooGroup::issue(OpInfo info, std::string signature, const Exchange::Ste
   exchange->operation = {.info = std::move(info), .sequence = sequence_++, .signature = std::move(signature)};
   exchange->tag = tag_of(exchange->operation.sequence, exchange->operation.signature);
   watch_.throw_if_faulted(exchange->operation);
+  if (const ExchangePtr before = std::exchange(dropped_, nullptr))
+    complete_until(*before, deadline_after(info_.options.timeout));
   pending_.push_back(exchange);  // also if `first` fails: gloo may have some of its messages
   first(*exchange);
   return std::make_shared<CollectiveWork>(*this, std::move(exchange));

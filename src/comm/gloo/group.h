@@ -69,7 +69,10 @@ class GlooGroup {
   c10::intrusive_ptr<::c10d::Backend> gloo_;  // null in a group of one
   GlooWatch watch_;
   std::deque<ExchangePtr> pending_;
-  std::vector<std::shared_ptr<void>> abandoned_;  // gloo may still write to their tensors
+  // Dropped while an exception unwound: gloo may still write to their tensors. The next collective waits for
+  // them, since it may use the same memory.
+  ExchangePtr dropped_;
+  std::vector<GlooMessage> dropped_messages_;
   uint64_t sequence_ = 0;
   uint64_t messages_ = 0;
 };
