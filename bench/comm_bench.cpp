@@ -214,7 +214,8 @@ void run_memcpy(const Settings& settings) {
 int main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Times the collectives of one backend; prints a JSON line per point.");
-  app.add_option("--backend", settings.backend, "shm, nccl, memcpy; gloo: this process is one rank of a launcher")
+  app.add_option("--backend", settings.backend,
+                 "shm, nccl, memcpy; gloo: this process is one rank of a launcher")
       ->check(CLI::IsMember({"shm", "nccl", "memcpy", "gloo"}));
   app.add_option("--ranks", settings.ranks, "processes to start")->check(CLI::Range(1, 64));
   app.add_option("--sizes", settings.sizes, "full buffer sizes in bytes")->delimiter(',');

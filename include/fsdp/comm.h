@@ -90,8 +90,8 @@ class Comm {
 
   // Makes every wait on this group throw CommError with `reason`, here and on all peers. From any thread.
   void abort(std::string_view reason);
-  // local, shm, gloo: sets the reason in the CommError (peer_left) that peers get if they still need this rank when
-  // it leaves; "": none.
+  // local, shm, gloo: sets the reason in the CommError (peer_left) that peers get if they still need this
+  // rank when it leaves; "": none.
   void leaving(std::string_view why);
   // local, shm: tells peers that this rank skips collectives because of the error `why`, and stays in the
   // group. A peer that waits for it in one of them throws soon, unless the peer has called gave_up() equally

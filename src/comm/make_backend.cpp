@@ -36,8 +36,8 @@ BackendKind choose(const GroupInfo& info) {
   if (one_process(info)) return BackendKind::local;
   if (one_host(info)) return BackendKind::shm;
   TORCH_CHECK(gloo_available(), "fsdp: the CPU ranks of this group are on several hosts (",
-              info.peers.front().hostname, ", ", info.peers.back().hostname,
-              ", ...), and ", gloo_unavailable_reason());
+              info.peers.front().hostname, ", ", info.peers.back().hostname, ", ...), and ",
+              gloo_unavailable_reason());
   return BackendKind::gloo;
 }
 

@@ -95,9 +95,7 @@ TEST(GlooFaults, SilentRankIsNamedAfterTheTimeout) {
   SKIP_WITHOUT_GLOO;
   expect_gloo_fault(
       1, milliseconds(1500),
-      [](Comm& comm) {
-        sum_for_ever(comm, 1, [] { std::this_thread::sleep_for(milliseconds(8000)); });
-      },
+      [](Comm& comm) { sum_for_ever(comm, 1, [] { std::this_thread::sleep_for(milliseconds(8000)); }); },
       [](const CommError& error) {
         require_fault(error, CommFault::timeout, 1);
         require(error.details().elapsed < milliseconds(4000), "soon after the timeout");

@@ -112,9 +112,8 @@ WorkPtr gloo_reduce_scatter(GlooGroup& group, const at::Tensor& output, const at
 WorkPtr gloo_all_reduce(GlooGroup& group, const at::Tensor& tensor, double scale, OpInfo info) {
   std::string signature = gloo_signature(info, tensor, scaled_by(scale));
   const auto reduce = tensor.nbytes() < kSumWholeBelow ? all_reduce_whole : all_reduce_parts;
-  return group.issue(std::move(info), std::move(signature), [&](Exchange& exchange) {
-    reduce(group, tensor.view({-1}), scale, exchange);
-  });
+  return group.issue(std::move(info), std::move(signature),
+                     [&](Exchange& exchange) { reduce(group, tensor.view({-1}), scale, exchange); });
 }
 
 // Along a binomial tree: rank r, counted from the root, hears from r without its lowest bit.

@@ -24,8 +24,9 @@ c10::intrusive_ptr<::c10d::Backend> connect_gloo(const GroupInfo& info) {
     return c10::make_intrusive<ProcessGroupGloo>(info.store, info.rank, info.size, options);
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw RendezvousError(name_of(info, info.rank) + " could not connect to the other ranks of its group from " +
-                          endpoint.text() + ": " + text.substr(0, text.find('\n')) +
+    throw RendezvousError(name_of(info, info.rank) +
+                          " could not connect to the other ranks of its group from " + endpoint.text() +
+                          ": " + text.substr(0, text.find('\n')) +
                           ". The ranks' hosts must reach each other there on every port; GLOO_SOCKET_IFNAME "
                           "names another network interface");
   }

@@ -91,9 +91,10 @@ GlooEndpoint choose_endpoint(const GroupInfo& info) {
   const std::string address = reachable(info, address_toward(host));
   if (!named.empty()) return {.interfaces = named, .address = {}};
   if (address.empty())
-    throw RendezvousError(name_of(info, info.rank) + " has no route to " + host +
-                          " (MASTER_ADDR), so gloo has no address to listen at. Set MASTER_ADDR to an address "
-                          "that this host reaches, or GLOO_SOCKET_IFNAME to the network interface to use");
+    throw RendezvousError(
+        name_of(info, info.rank) + " has no route to " + host +
+        " (MASTER_ADDR), so gloo has no address to listen at. Set MASTER_ADDR to an address "
+        "that this host reaches, or GLOO_SOCKET_IFNAME to the network interface to use");
   return {.interfaces = {}, .address = address};
 }
 

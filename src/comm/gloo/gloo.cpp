@@ -68,7 +68,8 @@ bool gloo_available() { return true; }
 std::string gloo_unavailable_reason() { return ""; }
 
 std::unique_ptr<CommBackend> make_gloo(const GroupInfo& info) {
-  TORCH_CHECK(info.device.is_cpu(), "fsdp: the gloo backend moves CPU tensors, not those of device ", info.device);
+  TORCH_CHECK(info.device.is_cpu(), "fsdp: the gloo backend moves CPU tensors, not those of device ",
+              info.device);
   return std::make_unique<GlooBackend>(info);
 }
 

@@ -1,6 +1,7 @@
 #include "comm/gloo/group.h"
 
 #include <string_view>
+#include <utility>
 
 #include "comm/gloo/connect.h"
 
@@ -34,7 +35,9 @@ class GlooGroup::CollectiveWork final : public PendingWork {
   }
 
   bool drop() override {
-    if (!exchange_->done) group_.dropped_ = exchange_;
+    const auto& last = group_.dropped_;
+    if (!exchange_->done && (!last || last->operation.sequence < exchange_->operation.sequence))
+      group_.dropped_ = exchange_;
     return true;
   }
 
@@ -70,15 +73,15 @@ GlooMessage GlooGroup::post(const at::Tensor& data, int peer, bool sending, int 
                             const GlooOperation& operation) {
   std::vector<at::Tensor> tensors{data};
   try {
-    return {.work = sending ? gloo_->send(tensors, peer, tag) : gloo_->recv(tensors, peer, tag), .peer = peer};
+    return {.work = sending ? gloo_->send(tensors, peer, tag) : gloo_->recv(tensors, peer, tag),
+            .peer = peer};
   } catch (const std::exception& error) {
     watch_.fail(peer, operation, error.what());
   }
 }
 
 void GlooGroup::send(Exchange& exchange, const at::Tensor& data, int to) {
-  if (data.numel() > 0)
-    exchange.messages.push_back(post(data, to, true, exchange.tag, exchange.operation));
+  if (data.numel() > 0) exchange.messages.push_back(post(data, to, true, exchange.tag, exchange.operation));
 }
 
 void GlooGroup::recv(Exchange& exchange, const at::Tensor& data, int from) {

@@ -30,8 +30,8 @@ using ExchangePtr = std::shared_ptr<Exchange>;
 // gloo's own collectives are not used. They add in an order of their own, do not know bf16, and do not say
 // which rank did not answer. Here every collective is made of messages between two ranks, and the sums are
 // ours, along Note [The tree of sums]. Messages are posted when the collective is issued, and gloo moves them
-// while the program computes. Later steps are taken by a rank that waits, in the order of issue, so that every
-// rank takes them in the same order.
+// while the program computes. Later steps are taken by a rank that waits, in the order of issue, so that
+// every rank takes them in the same order.
 //
 // Both sides of a message have a tag made of the operation's number and signature. So data of operations that
 // differ never meets, and Note [Faults between hosts] finds who issued what.

@@ -8,7 +8,8 @@ namespace fsdp::detail {
 bool gloo_available() { return false; }
 
 std::string gloo_unavailable_reason() {
-  return "this build cannot connect CPU ranks of several hosts: it was configured without the headers of gloo. "
+  return "this build cannot connect CPU ranks of several hosts: it was configured without the headers of "
+         "gloo. "
          "Install them (Debian and Ubuntu: libgloo-dev) and configure again, or give CommOptions::c10d a "
          "function that makes a c10d backend";
 }

@@ -55,8 +55,7 @@ GlooWatch::~GlooWatch() {
   (void)loop_->stop();
 }
 
-void GlooWatch::wait(const GlooMessage& message, const GlooOperation& operation,
-                     Clock::time_point deadline) {
+void GlooWatch::wait(const GlooMessage& message, const GlooOperation& operation, Clock::time_point deadline) {
   throw_if_faulted(operation);
   loop_->begin({.work = message.work,
                 .peer = message.peer,
@@ -101,7 +100,8 @@ void GlooWatch::throw_if_faulted(const GlooOperation& operation) const {
 bool GlooWatch::faulted() const { return loop_->fault().has_value(); }
 
 void GlooWatch::throw_fault(const GlooOperation& operation) const {
-  const GlooFault fault = loop_->fault().value_or(GlooFault{.reason = "gloo ended a wait for no known reason"});
+  const GlooFault fault =
+      loop_->fault().value_or(GlooFault{.reason = "gloo ended a wait for no known reason"});
   const bool known = fault.culprit >= 0;
   const int culprit = known ? world_rank(info_, fault.culprit) : -1;
   const std::string name = known ? name_of(info_, fault.culprit) : "";
@@ -132,7 +132,7 @@ void GlooWatch::leaving(const std::string& why) {
   if (why.empty() && !left_note_) return;
   left_note_ = !why.empty();
   try {
-    info_.store->set("gloo/left/" + std::to_string(info_.rank), bytes_of(why.empty() ? "" : left.to_text()));
+    info_.store->set(gloo_left_key(info_.rank), bytes_of(why.empty() ? "" : left.to_text()));
   } catch (const std::exception&) {
     // The store ended with its host; peers see the connections close.
   }

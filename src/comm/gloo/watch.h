@@ -20,6 +20,8 @@ struct GlooOperation {
   uint64_t sequence = 0;
   std::string signature;  // peers must have issued the same; empty for a message between two ranks
   Clock::time_point issued_at = Clock::now();
+
+  bool is_message() const { return signature.empty(); }
 };
 
 // A message on its way from or to the group rank `peer`.
@@ -43,17 +45,19 @@ constexpr const char* kClosedCommunicator = "it closed its communicator while ot
 // Note [Faults between hosts]
 // A rank that waits sees only its own connections. If the process of a peer ends, its connections close. A
 // rank that leaves because of a fault closes its connections too, and must not be blamed for it. So
-// - a rank that finds a fault writes it into the store, under one key, before it throws; the first one counts;
+// - a rank that finds a fault writes it into the store, under one key, before it throws; the first one
+// counts;
 // - a rank that leaves without a fault writes that;
 // - a rank whose connection to a peer closes looks there first, and blames the peer only if nothing is there;
-// - a rank that waits looks there five times a second, and so hears of faults that its connections do not show.
+// - a rank that waits looks there five times a second, and so hears of faults that its connections do not
+// show.
 //
 // A rank that has waited for kTellAfter writes the operation that it waits in. If another rank waits in
-// another operation with the same number, that is a mismatch. At the deadline, the rank that is not waiting in
-// this operation is late.
+// another operation with the same number, that is a mismatch. At the deadline, the rank that is not waiting
+// in this operation is late.
 //
-// A thread does this, because a store whose host cannot be reached does not answer for minutes. If it does not
-// come back in time, the waiting rank ends its wait without it.
+// A thread does this, because a store whose host cannot be reached does not answer for minutes. If it does
+// not come back in time, the waiting rank ends its wait without it.
 class GlooWatch {
  public:
   explicit GlooWatch(const GroupInfo& info);
@@ -81,7 +85,8 @@ class GlooWatch {
 
   GroupInfo info_;
   bool left_note_ = false;  // the store has this rank's reason to leave
-  std::shared_ptr<Loop> loop_;  // shared with its thread, which may be stuck in the store when this one leaves
+  std::shared_ptr<Loop>
+      loop_;  // shared with its thread, which may be stuck in the store when this one leaves
 };
 
 }  // namespace fsdp::detail

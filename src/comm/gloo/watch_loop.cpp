@@ -1,8 +1,6 @@
 #include "comm/gloo/watch_loop.h"
 
 #include <algorithm>
-#include <sstream>
-#include <thread>
 
 #include "comm/await.h"
 
@@ -14,30 +12,7 @@ constexpr Milliseconds kTick{10};
 constexpr Milliseconds kLookEvery{200};
 constexpr Milliseconds kCompareEvery{1000};
 constexpr Milliseconds kTellAfter{2000};
-constexpr Milliseconds kLastWords{300};   // of a peer whose connection has closed, on their way to the store
 constexpr Milliseconds kStoreAnswers{3000};
-constexpr Milliseconds kProcessEnds{2000};  // from the end of its connections
-constexpr const char* kFault = "gloo/fault";
-
-std::string wait_key(int rank) { return "gloo/waits/" + std::to_string(rank); }
-std::string left_key(int rank) { return "gloo/left/" + std::to_string(rank); }
-
-// "17 all_gather 'blocks.0' ...": the operation that a rank waits in.
-struct Told {
-  uint64_t sequence = 0;
-  std::string signature;
-};
-
-std::optional<Told> parse_told(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  Told told;
-  std::istringstream in(text);
-  in >> told.sequence;
-  std::getline(in >> std::ws, told.signature, '\0');
-  return told;
-}
-
-bool is_message(const GlooOperation& operation) { return operation.signature.empty(); }
 
 }  // namespace
 
@@ -93,9 +68,8 @@ bool GlooWatch::Loop::stop() {
 void GlooWatch::Loop::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait_for(lock, kTick, [&] {
-      return stopping_ || unpublished_ || (wait_ && !wait_->closed.empty() && !fault_);
-    });
+    wake_.wait_for(lock, kTick,
+                   [&] { return stopping_ || unpublished_ || (wait_ && !wait_->closed.empty() && !fault_); });
     if (unpublished_) {
       lock.unlock();
       publish();
@@ -136,10 +110,10 @@ void GlooWatch::Loop::look(const Wait& wait) {
 }
 
 void GlooWatch::Loop::look_at_store(const Wait& wait) {
-  if (const std::string text = read(*store(), kFault); !text.empty())
+  if (const std::string text = read(*store(), kGlooFault); !text.empty())
     return report(GlooFault::from_text(text));
   const Milliseconds patience = std::min(kTellAfter, info_.options.timeout / 2);
-  if (is_message(wait.operation) || elapsed_since(wait.begun_at) < patience) return;
+  if (wait.operation.is_message() || elapsed_since(wait.begun_at) < patience) return;
   if (!told_) tell(wait);
   if (elapsed_since(compared_at_) < kCompareEvery) return;
   compared_at_ = Clock::now();
@@ -147,111 +121,17 @@ void GlooWatch::Loop::look_at_store(const Wait& wait) {
 }
 
 void GlooWatch::Loop::tell(const Wait& wait) {
-  write(wait_key(info_.rank), std::to_string(wait.operation.sequence) + " " + wait.operation.signature);
+  write(gloo_wait_key(info_.rank), std::to_string(wait.operation.sequence) + " " + wait.operation.signature);
   told_ = true;
 }
 
 void GlooWatch::Loop::untell() {
   told_ = false;
   try {
-    write(wait_key(info_.rank), "");
+    write(gloo_wait_key(info_.rank), "");
   } catch (const std::exception&) {
     store_.reset();
   }
-}
-
-std::optional<GlooFault> GlooWatch::Loop::find_mismatch(const Wait& wait) {
-  const GlooOperation& mine = wait.operation;
-  for (int r = 0; r < info_.size; ++r) {
-    if (r == info_.rank) continue;
-    const auto told = parse_told(read(*store(), wait_key(r)));
-    if (!told || told->sequence != mine.sequence || told->signature == mine.signature) continue;
-    return GlooFault{.kind = CommFault::mismatch,
-                     .culprit = r,
-                     .reason = "it issued " + told->signature + " where rank " +
-                               std::to_string(world_rank(info_, info_.rank)) + " issued " + mine.signature +
-                               ". Every rank must issue the same collectives in the same order"};
-  }
-  return std::nullopt;
-}
-
-bool GlooWatch::Loop::on_this_host(int rank) const {
-  const auto host = [&](int r) -> const std::string& { return info_.peers[static_cast<size_t>(r)].host_id; };
-  return host(rank) == host(info_.rank);
-}
-
-bool GlooWatch::Loop::is_dead(int rank) const {
-  const Peer& peer = info_.peers[static_cast<size_t>(rank)];
-  if (!on_this_host(rank) || peer.pid == info_.peers[static_cast<size_t>(info_.rank)].pid) return false;
-  return ProcessWatch({peer.pid}).dead(0);
-}
-
-// The connection to `wait.peer` has ended. The caller waits for the answer, so its connection to the store is
-// free: unlike a new one, it shows at once if the store is gone.
-void GlooWatch::Loop::find_closed(const Wait& wait) {
-  const auto start = Clock::now();
-  const Milliseconds patience = on_this_host(wait.peer) ? kProcessEnds : kLastWords;
-  try {
-    while (elapsed_since(start) < patience) {
-      for (const std::string& key : {std::string(kFault), left_key(wait.peer)})
-        if (const std::string text = read(*info_.store, key); !text.empty())
-          return report(GlooFault::from_text(text));
-      if (is_dead(wait.peer))
-        return report({.kind = CommFault::peer_died, .culprit = wait.peer, .reason = "its process has died"});
-      std::this_thread::sleep_for(kTick);
-    }
-  } catch (const std::exception&) {
-    return settle(store_lost(wait));
-  }
-  if (on_this_host(wait.peer))
-    return report({.kind = CommFault::peer_left, .culprit = wait.peer, .reason = kClosedCommunicator});
-  report({.kind = CommFault::peer_died,
-          .culprit = wait.peer,
-          .reason = "its connection ended: its process has died, or its host is gone (" + wait.closed + ")"});
-}
-
-// Rank 0 usually serves the store. If that has ended, the peer probably left because of it.
-GlooFault GlooWatch::Loop::store_lost(const Wait& wait) const {
-  GlooFault fault{.kind = CommFault::peer_died, .culprit = wait.peer, .reason = "its connection ended"};
-  for (int r = 0; r < info_.size; ++r)
-    if (world_rank(info_, r) == 0 && r != info_.rank && (!on_this_host(r) || is_dead(r))) fault.culprit = r;
-  fault.reason = "its process has died, or its host is gone: the store does not answer, and a connection to " +
-                 name_of(info_, wait.peer) + " ended (" + wait.closed + ")";
-  return fault;
-}
-
-// At the deadline: the rank that is not in this operation is late.
-void GlooWatch::Loop::find_late(const Wait& wait) {
-  if (is_message(wait.operation))
-    return report(late(wait, wait.peer, std::to_string(world_rank(info_, wait.peer))));
-  if (!told_) tell(wait);
-  if (const auto fault = find_mismatch(wait)) return report(*fault);
-  std::vector<int> silent;
-  std::string names;
-  for (int r = 0; r < info_.size; ++r) {
-    if (r == info_.rank) continue;
-    const auto told = parse_told(read(*store(), wait_key(r)));
-    if (told && told->sequence >= wait.operation.sequence) continue;
-    silent.push_back(r);
-    names += (names.empty() ? "" : ", ") + std::to_string(world_rank(info_, r));
-  }
-  if (silent.empty())
-    return report({.kind = CommFault::timeout,
-                   .reason = "no data came from " + name_of(info_, wait.peer) + " within " +
-                             std::to_string(elapsed_since(wait.operation.issued_at).count()) +
-                             " ms, though every rank is in this operation. Is the network between the hosts "
-                             "down?"});
-  const bool peer_is = std::find(silent.begin(), silent.end(), wait.peer) != silent.end();
-  report(late(wait, peer_is ? wait.peer : silent.front(), names));
-}
-
-GlooFault GlooWatch::Loop::late(const Wait& wait, int culprit, const std::string& silent) const {
-  const std::string waited = std::to_string(elapsed_since(wait.operation.issued_at).count());
-  return {.kind = CommFault::timeout,
-          .culprit = culprit,
-          .reason = "it has not come to this " + std::string(wait.operation.info.op) + " within " + waited +
-                    " ms (ranks not there: " + silent +
-                    "). It may be stopped, stuck, much slower than the others, or in another call"};
 }
 
 // The first fault that a rank writes is everybody's.
@@ -259,7 +139,7 @@ void GlooWatch::Loop::report(const GlooFault& fault) {
   GlooFault first = fault;
   try {
     const std::string text = fault.to_text();
-    const auto winner = store()->compareSet(kFault, {}, {text.begin(), text.end()});
+    const auto winner = store()->compareSet(kGlooFault, {}, {text.begin(), text.end()});
     if (!winner.empty()) first = GlooFault::from_text({winner.begin(), winner.end()});
   } catch (const std::exception&) {
     store_.reset();  // it ended with its host; peers find out by themselves

@@ -8,6 +8,11 @@
 
 namespace fsdp::detail {
 
+// Keys of the group's store.
+constexpr const char* kGlooFault = "gloo/fault";
+inline std::string gloo_left_key(int rank) { return "gloo/left/" + std::to_string(rank); }
+inline std::string gloo_wait_key(int rank) { return "gloo/waits/" + std::to_string(rank); }
+
 class GlooWatch::Loop {
  public:
   explicit Loop(const GroupInfo& info);
