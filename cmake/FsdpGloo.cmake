@@ -1,5 +1,5 @@
 # Decides whether the gloo backend is compiled, for CPU ranks of several hosts.
-# Sets FSDP_HAVE_GLOO and FSDP_GLOO_INCLUDE.
+# Sets FSDP_HAVE_GLOO and FSDP_GLOO_INCLUDES.
 #
 # LibTorch has gloo inside, without its headers. Those of any gloo will do.
 
@@ -12,6 +12,8 @@ if(FSDP_GLOO)
   mark_as_advanced(FSDP_GLOO_INCLUDE)
   if(FSDP_GLOO_INCLUDE)
     set(FSDP_HAVE_GLOO ON)
+    set(FSDP_GLOO_INCLUDES ${FSDP_GLOO_INCLUDE})
+    list(REMOVE_ITEM FSDP_GLOO_INCLUDES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})  # g++ wants their order unchanged
   elseif(NOT FSDP_GLOO STREQUAL "AUTO")
     message(FATAL_ERROR "FSDP_GLOO is ON but gloo/algorithm.h was not found. Install libgloo-dev, or set FSDP_GLOO_INCLUDE.")
   endif()
