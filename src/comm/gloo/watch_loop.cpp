@@ -138,9 +138,8 @@ void GlooWatch::Loop::untell() {
 void GlooWatch::Loop::report(const GlooFault& fault) {
   GlooFault first = fault;
   try {
-    const std::string text = fault.to_text();
-    const auto winner = store()->compareSet(kGlooFault, {}, {text.begin(), text.end()});
-    if (!winner.empty()) first = GlooFault::from_text({winner.begin(), winner.end()});
+    const std::string winner = store()->compareSet(kGlooFault, std::string(), fault.to_text());
+    if (!winner.empty()) first = GlooFault::from_text(winner);
   } catch (const std::exception&) {
     store_.reset();  // it ended with its host; peers find out by themselves
   }
