@@ -3,6 +3,7 @@
 // hosts_traffic OP BYTES ROUNDS, under a launcher. A rank prints its pid when the group is made, and at the
 // end a digest of what it has received.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fsdp/fsdp.h>
 #include <unistd.h>
 
