@@ -178,7 +178,9 @@ void run_rank(fsdp::World& world, const Settings& settings) {
   at::set_num_threads(1);
   // Several NCCL ranks may share one GPU when each poses as a host of its own.
   ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
-  auto comm = fsdp::Comm::create(world);
+  fsdp::CommOptions options;
+  if (settings.backend == "gloo") options.backend = fsdp::BackendKind::gloo;
+  auto comm = fsdp::Comm::create(world, options);
   for (const auto& op : settings.ops) {
     for (const int64_t bytes : settings.sizes) {
       Case work(comm, world.device(), op, bytes);
@@ -212,8 +214,9 @@ void run_memcpy(const Settings& settings) {
 int main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Times the collectives of one backend; prints a JSON line per point.");
-  app.add_option("--backend", settings.backend, "shm, nccl or memcpy")
-      ->check(CLI::IsMember({"shm", "nccl", "memcpy"}));
+  app.add_option("--backend", settings.backend,
+                 "shm, nccl, memcpy; gloo: this process is one rank of a launcher")
+      ->check(CLI::IsMember({"shm", "nccl", "memcpy", "gloo"}));
   app.add_option("--ranks", settings.ranks, "processes to start")->check(CLI::Range(1, 64));
   app.add_option("--sizes", settings.sizes, "full buffer sizes in bytes")->delimiter(',');
   app.add_option("--ops", settings.ops, "all_gather, reduce_scatter, all_reduce")->delimiter(',');
@@ -222,6 +225,9 @@ int main(int argc, char** argv) {
   try {
     if (settings.backend == "memcpy") {
       run_memcpy(settings);
+    } else if (settings.backend == "gloo") {
+      fsdp::World world = fsdp::init();
+      run_rank(world, settings);
     } else {
       fsdp::InitOptions options;
       options.device = at::Device(settings.backend == "nccl" ? at::kCUDA : at::kCPU);

@@ -149,12 +149,11 @@ def run_case(case, seconds):
         print_point(case, slowest)
 
 
-def run_rank(rank, options, store):
+def run_rank(rank, options, init):
     torch.set_num_threads(1)
     if options.backend == "nccl" and options.ranks > torch.cuda.device_count():
         os.environ["NCCL_HOSTID"] = f"host{rank}"  # NCCL refuses two ranks of one host on one GPU
     group = Group(options.backend, rank, options.ranks)
-    init = f"file://{store}"
     dist.init_process_group(options.backend, init_method=init, rank=rank, world_size=options.ranks)
     for op in options.ops:
         for nbytes in options.sizes:
@@ -166,6 +165,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--launched", action="store_true", help="this process is one rank of a launcher")
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True)
     parser.add_argument("--ops", type=lambda text: text.split(","), required=True)
     parser.add_argument("--seconds-per-point", type=float, default=0.3)
@@ -178,9 +178,11 @@ def parse():
 
 def main():
     options = parse()
+    if options.launched:
+        return run_rank(int(os.environ["RANK"]), options, "env://")
     with tempfile.TemporaryDirectory() as folder:
-        store = os.path.join(folder, "store")
-        mp.start_processes(run_rank, (options, store), nprocs=options.ranks, start_method="fork")
+        init = f"file://{folder}/store"
+        mp.start_processes(run_rank, (options, init), nprocs=options.ranks, start_method="fork")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ GOALS = {
 
 def add_options(parser):
     parser.add_argument("--backend", choices=("shm", "nccl"), default="shm")
+    parser.add_argument("--hosts", type=int, help="CPU ranks on so many hosts (network namespaces; needs root)")
     parser.add_argument("--ranks", type=numbers, help="group sizes, by default 2,4 (nccl: 1,2,4)")
     parser.add_argument("--min-bytes", type=int, default=SIZES[0])
     parser.add_argument("--max-bytes", type=int, default=SIZES[-1])
@@ -165,6 +166,10 @@ def chosen_sizes(options, ranks_list):
 
 
 def run(options):
+    if options.hosts:
+        from . import comm_hosts
+
+        return comm_hosts.run(options)
     ranks_list = options.ranks or ([2, 4] if options.backend == "shm" else [1, 2, 4])
     sizes = chosen_sizes(options, ranks_list)
     plans = {ranks: program_plan(options, ranks) for ranks in ranks_list}

@@ -61,9 +61,9 @@ class Comm {
   // Releases allocated `memory` and waits until no rank reads it. Call it before writing there again.
   void claim(const at::Tensor& memory, std::string_view label = "");
 
-  // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. local and
-  // shm sum along a binary tree over the rank index, in fp32 or wider, so bits do not depend on timing. nccl
-  // and c10d sum in their own order.
+  // output[i] = scale * (sum or average over ranks of input[rank * n + i]), in the input's dtype. local, shm
+  // and gloo sum along a binary tree over the rank index, in fp32 or wider, so bits do not depend on timing.
+  // nccl and c10d sum in their own order.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
                       std::string_view label);
 
@@ -83,15 +83,15 @@ class Comm {
   // Ranks with the same colour (>= 0) form a group, ordered by rank. Collective.
   Comm split(int colour, std::string_view name = "split");
 
-  // True if sums follow the tree over the rank index (local, shm).
+  // True if sums follow the tree over the rank index (local, shm, gloo).
   bool sums_in_order() const;
   // True if memory allocated for gathers is one memory for all ranks of the group (local, shm).
   bool shares_memory() const;
 
   // Makes every wait on this group throw CommError with `reason`, here and on all peers. From any thread.
   void abort(std::string_view reason);
-  // local, shm: sets the reason in the CommError (peer_left) that peers get if they still need this rank when
-  // it leaves; "": none.
+  // local, shm, gloo: sets the reason in the CommError (peer_left) that peers get if they still need this
+  // rank when it leaves; "": none.
   void leaving(std::string_view why);
   // local, shm: tells peers that this rank skips collectives because of the error `why`, and stays in the
   // group. A peer that waits for it in one of them throws soon, unless the peer has called gave_up() equally

@@ -22,7 +22,7 @@ enum class MemoryUse : uint8_t {
   reduce,  // the input of reduce_scatter; local, shm: readable by the other ranks
 };
 
-enum class BackendKind : uint8_t { automatic, local, shm, nccl, c10d };
+enum class BackendKind : uint8_t { automatic, local, shm, nccl, c10d, gloo };
 
 using C10dFactory = std::function<c10::intrusive_ptr<::c10d::Backend>(
     const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size)>;
@@ -31,7 +31,8 @@ using C10dFactory = std::function<c10::intrusive_ptr<::c10d::Backend>(
 std::chrono::milliseconds default_timeout();
 
 struct CommOptions {
-  // automatic: c10d if it is set below, nccl for CUDA, local for threads, shm for processes of one host.
+  // automatic: c10d if it is set below, nccl for CUDA, local for threads, shm for processes of one host, gloo
+  // for CPU ranks of several hosts.
   BackendKind backend = BackendKind::automatic;
   // Timeout of every wait that is not given its own.
   std::chrono::milliseconds timeout = default_timeout();

@@ -6,6 +6,8 @@
 
 #include <fstream>
 
+#include "base/env.h"
+
 namespace fsdp::detail {
 
 std::string host_name() {
@@ -18,7 +20,8 @@ std::string host_id() {
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   struct stat space {};
   const auto inode = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
-  return boot + "/" + std::to_string(inode) + "/" + std::to_string(::geteuid());
+  return boot + "/" + std::to_string(inode) + "/" + std::to_string(::geteuid()) + "/" +
+         env_string("FSDP_HOST_ID").value_or("");
 }
 
 int usable_cpus() {

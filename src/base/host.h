@@ -9,6 +9,7 @@ namespace fsdp::detail {
 std::string host_name();
 
 // Equal exactly for processes that can share memory through /proc: same boot, same pid namespace, same user.
+// FSDP_HOST_ID, where ranks have different ones, makes them count as on different hosts.
 std::string host_id();
 
 // Processors this process may run on.

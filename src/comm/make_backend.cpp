@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "comm/c10d/c10d.h"
+#include "comm/gloo/gloo.h"
 #include "comm/local/local.h"
 #include "comm/nccl/nccl.h"
 #include "comm/shm/shm.h"
@@ -33,10 +34,11 @@ BackendKind choose(const GroupInfo& info) {
   TORCH_CHECK(info.device.is_cpu(), "fsdp: no backend moves data of device ", info.device,
               "; give CommOptions::c10d a factory for one that does");
   if (one_process(info)) return BackendKind::local;
-  TORCH_CHECK(one_host(info), "fsdp: the CPU ranks of this group are on several hosts (",
-              info.peers.front().hostname, ", ", info.peers.back().hostname,
-              ", ...); give CommOptions::c10d a factory for a c10d backend, for example gloo");
-  return BackendKind::shm;
+  if (one_host(info)) return BackendKind::shm;
+  TORCH_CHECK(gloo_available(), "fsdp: the CPU ranks of this group are on several hosts (",
+              info.peers.front().hostname, ", ", info.peers.back().hostname, ", ...), and ",
+              gloo_unavailable_reason());
+  return BackendKind::gloo;
 }
 
 }  // namespace
@@ -60,6 +62,9 @@ BackendPtr make_backend(const GroupInfo& info) {
       TORCH_CHECK(info.options.c10d,
                   "fsdp: BackendKind::c10d needs CommOptions::c10d, a function that makes the backend");
       return make_c10d(info);
+    case BackendKind::gloo:
+      TORCH_CHECK(gloo_available(), "fsdp: ", gloo_unavailable_reason());
+      return make_gloo(info);
     case BackendKind::automatic:
       break;
   }

@@ -30,6 +30,13 @@ TEST_P(Conformance, ShmProcesses) {
   });
 }
 
+// Ranks on one host and, in turns, on two.
+TEST_P(Conformance, GlooProcesses) {
+  if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
+  run_processes(GetParam(),
+                [](World& world) { check_everything(world, {.options = {.backend = BackendKind::gloo}}); });
+}
+
 TEST_P(Conformance, C10dGloo) {
   if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
   run_processes(GetParam(), [](World& world) {

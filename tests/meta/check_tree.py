@@ -41,7 +41,7 @@ ARROWS["checkpoint"] = ARROWS["runtime"] | {"runtime", "modes", "optim", "files"
 
 # folder of src/comm -> the other folders of src/comm it may include. All see comm's own files; of those, only
 # the one that chooses a backend sees the backends.
-COMM_ARROWS = {"local": {"shared"}, "shm": {"shared"}, "shared": set(), "nccl": set(), "c10d": set()}
+COMM_ARROWS = {"local": {"shared"}, "shm": {"shared"}, "shared": set(), "nccl": set(), "c10d": set(), "gloo": set()}
 COMM_CHOOSER = "make_backend.cpp"
 
 PURE = {"kernels", "layout", "plan", "files"}
