@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/process_watch.h"
+#include "comm/heartbeat/heartbeat.h"
 
 namespace fsdp::detail {
 
@@ -45,7 +46,9 @@ std::string name_of(const GroupInfo& info, int group_rank) {
          std::to_string(peer.pid) + ")";
 }
 
-std::string await_key(const GroupInfo& info, const std::string& key, int from, const std::string& doing) {
+std::string await_key(const GroupInfo& info, const std::string& key, int from, const std::string& doing,
+                      const std::function<void()>& look) {
+  const WaitScope scope(info);
   const auto deadline = deadline_after(info.options.timeout);
   Milliseconds pause{1};
   try {
@@ -56,6 +59,7 @@ std::string await_key(const GroupInfo& info, const std::string& key, int from, c
       // Checked after the key: a rank may write its key and end.
       if (is_gone(info, from) && !info.store->check({key}))
         throw RendezvousError(name_of(info, from) + " died while " + doing);
+      if (look) look();
       if (Clock::now() >= deadline)
         throw RendezvousError(name_of(info, from) + " did not come within " +
                               std::to_string(info.options.timeout.count()) + " ms while " + doing +
