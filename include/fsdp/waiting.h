@@ -24,10 +24,12 @@ void note_step(const World& world, int64_t step);
 // your own have CommOptions::timeout.
 void set_wait_timeout(const World& world, std::chrono::milliseconds timeout);
 
-// Calls `show` with waiting_for()'s text when this rank has waited that long, and with "" when the wait is
-// over. `show` runs on a thread of the library, one call at a time; after on_waiting(world, nullptr) returns
-// it is not called again.
-void on_waiting(const World& world, std::function<void(const std::string&)> show);
+// Gets waiting_for()'s text and how long this rank has waited; "" when the wait is over.
+using ShowWait = std::function<void(const std::string& text, std::chrono::milliseconds waited)>;
+// Calls `show` when this rank has waited that long, when it waits for another rank than before, and when the
+// wait is over. `show` runs on a thread of the library, one call at a time; after on_waiting(world, nullptr)
+// returns it is not called again.
+void on_waiting(const World& world, ShowWait show);
 
 // "rank 2 (host node1, pid 17), which is at step 13, outside the model, after its 12th backward, ...", if
 // this rank has waited for it that long; else "". From any thread.

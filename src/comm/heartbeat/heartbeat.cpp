@@ -1,6 +1,6 @@
 #include "comm/heartbeat/heartbeat.h"
 
-#include <fsdp/waiting.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
@@ -43,7 +43,7 @@ void Heartbeat::start(const GroupInfo& world) {
 void Heartbeat::set_timeout(Milliseconds timeout) { options_->timeout_ms = timeout.count(); }
 Milliseconds Heartbeat::timeout() const { return options_->timeout(); }
 
-void Heartbeat::on_waiting(std::function<void(const std::string&)> show) {
+void Heartbeat::on_waiting(ShowWait show) {
   const std::lock_guard lock(options_->mutex);
   options_->show = std::move(show);
 }
@@ -66,12 +66,12 @@ void Heartbeat::note_collective(const char* op, std::string_view label) {
   if (pulse_) pulse_->beats_.own_page().note_collective(op, label);
 }
 
-void Heartbeat::begin_wait(const GroupInfo& group) {
+void Heartbeat::begin_wait(const std::vector<Peer>& peers) {
   if (!pulse_) return;
   const std::lock_guard lock(pulse_->mutex_);
   if (pulse_->depth_++ > 0) return;
   pulse_->waits_in_.clear();
-  for (const Peer& peer : group.peers) pulse_->waits_in_.push_back(peer.rank);
+  for (const Peer& peer : peers) pulse_->waits_in_.push_back(peer.rank);
   pulse_->beats_.own_page().left = 0;
   pulse_->beats_.own_page().waits.fetch_add(1);
 }
@@ -125,13 +125,13 @@ std::shared_ptr<Heartbeat> heartbeat_of(const World& world) {
   return state.heartbeat;
 }
 
-WaitScope::WaitScope(const GroupInfo& group)
-    : heartbeat_(group.heartbeat.get()), exceptions_(std::uncaught_exceptions()) {
-  if (heartbeat_ != nullptr) heartbeat_->begin_wait(group);
+WaitScope::WaitScope(Heartbeat* heartbeat, const std::vector<Peer>& peers)
+    : heartbeat_(std::uncaught_exceptions() == 0 ? heartbeat : nullptr) {
+  if (heartbeat_ != nullptr) heartbeat_->begin_wait(peers);
 }
 
 WaitScope::~WaitScope() {
-  if (heartbeat_ != nullptr) heartbeat_->end_wait(std::uncaught_exceptions() > exceptions_);
+  if (heartbeat_ != nullptr) heartbeat_->end_wait(std::uncaught_exceptions() > 0);
 }
 
 void complete_fault(const GroupInfo& group, CommError::Details& details) {
@@ -148,7 +148,7 @@ void set_wait_timeout(const World& world, std::chrono::milliseconds timeout) {
   detail::heartbeat_of(world)->set_timeout(timeout);
 }
 
-void on_waiting(const World& world, std::function<void(const std::string&)> show) {
+void on_waiting(const World& world, ShowWait show) {
   detail::heartbeat_of(world)->on_waiting(std::move(show));
 }
 

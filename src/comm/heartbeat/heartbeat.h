@@ -2,9 +2,9 @@
 #pragma once
 
 #include <fsdp/error.h>
+#include <fsdp/waiting.h>
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,7 +24,7 @@ class Pulse;
 struct WaitOptions {
   std::atomic<int64_t> timeout_ms{0};  // 0: default_timeout()
   std::mutex mutex;                    // held while `show` runs
-  std::function<void(const std::string&)> show;
+  ShowWait show;
 
   Milliseconds timeout() const;
 };
@@ -52,13 +52,13 @@ class Heartbeat {
   void set_timeout(Milliseconds timeout);
   Milliseconds timeout() const;
   // See on_waiting() of <fsdp/waiting.h>.
-  void on_waiting(std::function<void(const std::string&)> show);
+  void on_waiting(ShowWait show);
 
   void note_step(int64_t step);
   void note_backward();
   void note_collective(const char* op, std::string_view label);
-  // `failed`: the wait ends by an exception.
-  void begin_wait(const GroupInfo& group);
+  // This rank waits for some of `peers`. `failed`: the wait ends by an exception.
+  void begin_wait(const std::vector<Peer>& peers);
   void end_wait(bool failed);
   // Between the two, ranks of other hosts are looked at even if this rank does not wait.
   void begin_watching();
@@ -82,17 +82,20 @@ class Heartbeat {
 // The heartbeat of a world's rank; made by the first call.
 std::shared_ptr<Heartbeat> heartbeat_of(const World& world);
 
-// This rank waits for others while it lives. Nested scopes count as one.
+// This rank waits for others while it lives. Nested scopes count as one, and those of an exception on its way
+// not at all.
 class WaitScope {
  public:
-  explicit WaitScope(const GroupInfo& group);
+  explicit WaitScope(const GroupInfo& group) : WaitScope(group.heartbeat.get(), group.peers) {}
+  explicit WaitScope(const World& world) : WaitScope(heartbeat_of(world).get(), world.peers()) {}
   ~WaitScope();
   WaitScope(const WaitScope&) = delete;
   WaitScope& operator=(const WaitScope&) = delete;
 
  private:
+  WaitScope(Heartbeat* heartbeat, const std::vector<Peer>& peers);
+
   Heartbeat* heartbeat_;
-  int exceptions_;
 };
 
 // Adds to an error which rank is late and where it is. An error of a backend that knows no timeouts becomes a

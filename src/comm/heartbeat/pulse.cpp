@@ -103,9 +103,11 @@ bool Pulse::lower_rank_speaks(Milliseconds patience) const {
 
 void Pulse::judge() {
   WaitReport::Say say;
+  Milliseconds waited{0};
   {
     const std::lock_guard lock(mutex_);
-    const Milliseconds waited = watch_.waited(world_.rank), limit = options_->timeout();
+    waited = watch_.waited(world_.rank);
+    const Milliseconds limit = options_->timeout();
     const Milliseconds patience = patience_.get();
     const bool long_enough = depth_ > 0 && waited >= std::min(patience, limit);
     const auto ranks = long_enough ? watch_.late(waits_in_) : std::vector<int>{};
@@ -121,7 +123,7 @@ void Pulse::judge() {
   if (!say.log.empty()) log(say.over ? LogLevel::info : LogLevel::warn, say.log);
   if (!say.show) return;
   const std::lock_guard lock(options_->mutex);
-  if (options_->show) options_->show(*say.show);
+  if (options_->show) options_->show(*say.show, waited);
 }
 
 void Pulse::fail() {
