@@ -137,7 +137,11 @@ void Pulse::complete(const GroupInfo& group, CommError::Details& details) {
   fail();
   const bool is_timeout = details.fault == CommFault::timeout;
   if (is_timeout && details.culprit >= 0) {
-    details.reason += "; it is " + describe(details.culprit).words;
+    const int rank = details.culprit;
+    const Beat& beat = watch_.beat(rank);
+    const bool has_activity = beat.activity.empty() || details.reason.find(beat.activity) != std::string::npos;
+    details.reason += has_activity ? more_about(beat, state_of(rank), silence_of(rank))
+                                   : ". It is " + describe(rank).words;
     return;
   }
   if (!is_timeout && details.fault != CommFault::backend) return;
@@ -150,14 +154,19 @@ void Pulse::complete(const GroupInfo& group, CommError::Details& details) {
   details.reason += "; this rank was waiting for " + describe(late).text();
 }
 
+std::string Pulse::state_of(int rank) const {
+  const auto place = static_cast<size_t>(rank);
+  return beats_.far()[place] ? "" : process_state(world_.peers[place].pid);
+}
+
+Milliseconds Pulse::silence_of(int rank) const {
+  return watch_.is_silent(rank) ? watch_.silent(rank) : Milliseconds{0};
+}
+
 LateRank Pulse::describe(int rank) const {
-  const Peer& peer = world_.peers[static_cast<size_t>(rank)];
-  const bool far = beats_.far()[static_cast<size_t>(rank)];
-  const std::string name = name_of(world_, rank);
   return {.rank = rank,
-          .name = name,
-          .words = where_it_is(watch_.beat(rank), far ? "" : process_state(peer.pid),
-                               watch_.is_silent(rank) ? watch_.silent(rank) : Milliseconds{0})};
+          .name = name_of(world_, rank),
+          .words = where_it_is(watch_.beat(rank), state_of(rank), silence_of(rank))};
 }
 
 LateRank Pulse::describe(const std::vector<int>& ranks) const {

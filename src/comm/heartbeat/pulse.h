@@ -41,6 +41,9 @@ class Pulse final : public ActivityBoard {
   void fail();
   void complete(const GroupInfo& group, CommError::Details& details);
   bool lower_rank_speaks(Milliseconds patience) const;
+  // What process_state() and silence say of a rank.
+  std::string state_of(int rank) const;
+  Milliseconds silence_of(int rank) const;
   LateRank describe(int rank) const;
   LateRank describe(const std::vector<int>& ranks) const;
 

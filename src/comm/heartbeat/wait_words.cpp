@@ -16,6 +16,15 @@ void add(std::string& text, const char* separator, const std::string& more) {
   text += more;
 }
 
+std::string signs(const Beat& beat, const std::string& state, Milliseconds silent) {
+  std::string text = beat.collective.empty() ? "" : "its last collective was " + beat.collective;
+  if (!state.empty())
+    add(text, "; ", "its process is " + state);
+  else if (silent.count() > 0)
+    add(text, "; ", "it has given no sign of life for " + seconds(silent));
+  return text;
+}
+
 }  // namespace
 
 // The third field of /proc/PID/stat, behind the program's name in parentheses.
@@ -45,12 +54,16 @@ std::string where_it_is(const Beat& beat, const std::string& state, Milliseconds
   if (!beat.activity.empty() && beat.activity_ms >= 1000)
     text += ", for " + seconds(Milliseconds(beat.activity_ms));
   if (text.empty()) text = "not yet in a call of the model";
-  if (!beat.collective.empty()) text += "; its last collective was " + beat.collective;
-  if (!state.empty())
-    text += "; its process is " + state;
-  else if (silent.count() > 0)
-    text += "; it has given no sign of life for " + seconds(silent);
+  add(text, "; ", signs(beat, state, silent));
   return text;
+}
+
+std::string more_about(const Beat& beat, const std::string& state, Milliseconds silent) {
+  std::string text = beat.step < 0 ? "" : "it is at step " + std::to_string(beat.step);
+  add(text, "; ", signs(beat, state, silent));
+  if (text.empty()) return "";
+  text.front() = 'I';  // all begin with "it"
+  return ". " + text;
 }
 
 std::string time_of_day(Milliseconds ago) {

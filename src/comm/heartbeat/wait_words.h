@@ -19,6 +19,9 @@ std::string process_state(int64_t pid);
 // 'sum()'; its process is stopped". `state`: see process_state(). `silent`: how long it has shown no sign of
 // life; 0: it does.
 std::string where_it_is(const Beat& beat, const std::string& state, Milliseconds silent);
+// The same without the activity, as sentences behind an error that has it: ". It is at step 13; its last
+// collective was ...". "" if nothing is known.
+std::string more_about(const Beat& beat, const std::string& state, Milliseconds silent);
 
 // "14:02:10", `ago` before now, local time.
 std::string time_of_day(Milliseconds ago);

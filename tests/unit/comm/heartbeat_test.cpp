@@ -177,6 +177,9 @@ TEST(WaitWords, SayWhereARankIs) {
   EXPECT_THAT(where_it_is(beat, "", Milliseconds(4000)), HasSubstr("; it has given no sign of life for 4 s"));
   EXPECT_THAT(where_it_is(beat, "", Milliseconds(0)), Not(HasSubstr("sign of life")));
   EXPECT_EQ(where_it_is({}, "", Milliseconds(0)), "not yet in a call of the model");
+  EXPECT_EQ(more_about(beat, "stopped", Milliseconds(0)),
+            ". It is at step 13; its last collective was all_reduce 'sum()'; its process is stopped");
+  EXPECT_EQ(more_about({}, "", Milliseconds(0)), "");
 }
 
 TEST(Beat, GoesThroughThePageAndTheStore) {
