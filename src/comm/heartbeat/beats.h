@@ -12,7 +12,7 @@
 namespace fsdp::detail {
 
 // Note [Beats of other hosts]
-// The lowest rank of a host that is not silent writes the beats of all its host's ranks into the store, once
+// The lowest rank of a host that is not silent writes the beats of all its host's ranks into the store, twice
 // a second, under one key. A host reads the keys of others only while one of its own ranks waits. The store
 // is reached over a connection of its own, because a rank may block in the one of its world.
 //

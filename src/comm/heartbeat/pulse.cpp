@@ -12,7 +12,7 @@ namespace fsdp::detail {
 namespace {
 
 constexpr Milliseconds kPeriod{250};
-constexpr int kFarEvery = 4;  // looks
+constexpr int kFarEvery = 2;  // looks
 constexpr Milliseconds kLongestEnd{1000};
 
 }  // namespace
@@ -96,14 +96,18 @@ bool Pulse::speaks_for_host() const {
 }
 
 bool Pulse::lower_rank_speaks(Milliseconds patience) const {
-  for (int rank = 0; rank < world_.rank; ++rank)
-    if (!watch_.is_silent(rank) && watch_.waited(rank) >= patience / 2) return true;
+  for (int rank = 0; rank < world_.rank; ++rank) {
+    const bool far = beats_.far()[static_cast<size_t>(rank)];  // its beats are older
+    const Milliseconds least = far ? Milliseconds{0} : patience / 2;
+    if (watch_.beat(rank).waits_now() && !watch_.is_silent(rank) && watch_.waited(rank) >= least) return true;
+  }
   return false;
 }
 
 void Pulse::judge() {
   WaitReport::Say say;
   Milliseconds waited{0};
+  const std::string mine = world_.activity->get();  // before the lock: Activity calls activity_of()
   {
     const std::lock_guard lock(mutex_);
     waited = watch_.waited(world_.rank);
@@ -116,7 +120,6 @@ void Pulse::judge() {
     overdue_ = waited >= limit ? late : std::nullopt;
     const int silent = depth_ > 0 || watchers_ > 0 ? watch_.silent_for(limit) : -1;
     lost_ = silent < 0 ? std::nullopt : std::optional(describe(silent));
-    const std::string mine = world_.activity->get();
     const std::string me = "rank " + std::to_string(world_.rank) + (mine.empty() ? "" : ", " + mine + ",");
     say = report_.look(me, waited, late_, lower_rank_speaks(patience));
   }
