@@ -48,4 +48,6 @@ void measure(fsdp::World& world) {
 
 }  // namespace
 
-int main() { return fsdp::run_main([] { fsdp::run_local(2, measure); }); }
+int main() {
+  return fsdp::run_main([] { fsdp::run_local(2, measure); });
+}

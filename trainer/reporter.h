@@ -58,7 +58,7 @@ class Reporter {
   void show_peer(const std::string& text, std::chrono::milliseconds waited);
 
   World world_;
-  std::optional<watch::Progress> progress_;  // unset: not rank 0
+  std::optional<watch::Progress> progress_;         // unset: not rank 0
   std::optional<watch::Progress::Wait> peer_wait_;  // on the live line: another rank
   std::vector<std::unique_ptr<LogFile>> logs_;
   LogSink sink_before_;

@@ -14,9 +14,9 @@ namespace fsdp::detail {
 // A save or load may take long, because ranks read and write: its time limit is that of SaveOptions. But a
 // rank that is stopped, or that never comes, must end it after the time that ranks wait for each other in
 // training. So a rank that waits here also ends if a group of training has timed out since the meeting began,
-// if a rank has given no sign of life for that time, or, on the training thread, if it has waited that long for
-// a rank that is not in the meeting. It then writes a key that ends the meeting for all others: they may not
-// see what it saw.
+// if a rank has given no sign of life for that time, or, on the training thread, if it has waited that long
+// for a rank that is not in the meeting. It then writes a key that ends the meeting for all others: they may
+// not see what it saw.
 //
 // One exchange, which all ranks begin in the same order. Throws RendezvousError if a rank does not come in
 // time, or is known to be dead.

@@ -87,7 +87,7 @@ class Activity {
   uint64_t meetings_ = 0;  // begun and ended: odd inside one
   std::vector<ActivityBoard*> boards_;
   int faults_noted_ = 0;
-  GroupFault last_fault_;  // noted
+  GroupFault last_fault_;                     // noted
   std::atomic<std::thread::id> thread_ = {};  // that used groups first
   bool several_threads_ = false;
   std::thread::id meeting_thread_;                   // of the meeting in progress

@@ -35,7 +35,8 @@ struct Training {
 };
 
 // Rank 1 hangs by `hang` in `where`; rank 0 must end soon, and name it.
-void check_hang(const std::function<void(World&, Training&, BackgroundSaver&)>& body, const std::string& words) {
+void check_hang(const std::function<void(World&, Training&, BackgroundSaver&)>& body,
+                const std::string& words) {
   const TempFolder folder;
   Gang gang(2, Reach::one_host, [&](World& world) {
     SlowFiles files;

@@ -35,17 +35,17 @@ class Waiting : public ::testing::TestWithParam<Reach> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Waiting, ::testing::Values(Reach::one_host, Reach::hosts), [](const auto& info) {
-  return info.param == Reach::hosts ? "Hosts" : "OneHost";
-});
+INSTANTIATE_TEST_SUITE_P(Ranks, Waiting, ::testing::Values(Reach::one_host, Reach::hosts),
+                         [](const auto& info) { return info.param == Reach::hosts ? "Hosts" : "OneHost"; });
 
 TEST_P(Waiting, NamesAStoppedRankUntilItGoesOn) {
   Gang gang = sums(3, 60, seconds(100), [](World& world, int step) {
     if (world.rank() == 2 && step == 20) stop_myself();
   });
   ASSERT_TRUE(gang.says(kAlarm)) << gang.log();
-  EXPECT_THAT(gang.log(), AllOf(HasSubstr("[0] rank 0 has waited since"), HasSubstr(" for rank 2 (host "),
-                                HasSubstr("which is at step 20"), HasSubstr("last collective was all_reduce 'loss'")));
+  EXPECT_THAT(gang.log(),
+              AllOf(HasSubstr("[0] rank 0 has waited since"), HasSubstr(" for rank 2 (host "),
+                    HasSubstr("which is at step 20"), HasSubstr("last collective was all_reduce 'loss'")));
   if (GetParam() == Reach::one_host) EXPECT_THAT(gang.log(), HasSubstr(stopped_words()));
   std::this_thread::sleep_for(seconds(2));
   EXPECT_EQ(gang.count(kAlarm), 1) << gang.log();
@@ -119,8 +119,8 @@ TEST(WaitingWorld, SumsEndAfterTheTimeThatWasSet) {
     }
   });
   ASSERT_TRUE(gang.ends(0, seconds(30))) << gang.log();
-  EXPECT_THAT(gang.ranks().outcome(0).error,
-              AllOf(HasSubstr("World::mean()"), HasSubstr("rank 1 (host "), HasSubstr("its process is stopped")));
+  EXPECT_THAT(gang.ranks().outcome(0).error, AllOf(HasSubstr("World::mean()"), HasSubstr("rank 1 (host "),
+                                                   HasSubstr("its process is stopped")));
 }
 
 TEST(WaitingWorld, ProgramsLearnWhomTheirRankWaitsFor) {
@@ -128,7 +128,8 @@ TEST(WaitingWorld, ProgramsLearnWhomTheirRankWaitsFor) {
   Gang gang(2, Reach::one_host, [&](World& world) {
     on_waiting(world, [&](const std::string& text, milliseconds waited) {
       if (world.rank() == 0)
-        std::ofstream(folder / "shown", std::ios::app) << "<" << text << "> " << (waited >= seconds(2)) << "\n";
+        std::ofstream(folder / "shown", std::ios::app)
+            << "<" << text << "> " << (waited >= seconds(2)) << "\n";
     });
     std::string seen = waiting_for(world);
     for (int step = 1; step <= 20; ++step) {

@@ -11,14 +11,14 @@ namespace fsdp::detail {
 
 // A copy of what one rank shows.
 struct Beat {
-  uint64_t count = 0;      // grows as long as the rank's process runs
-  int64_t step = -1;       // -1: unknown
-  uint64_t waits = 0;      // waits for other ranks, begun and ended: odd inside one
-  uint64_t meetings = 0;   // Note [Activities]
-  int64_t activity_ms = 0; // how long it has had its activity
-  bool left = false;       // it has ended in order, or its last wait failed
-  std::string activity;    // Note [Activities]
-  std::string collective;  // the last one it issued: "all_gather 'layers.1'"
+  uint64_t count = 0;       // grows as long as the rank's process runs
+  int64_t step = -1;        // -1: unknown
+  uint64_t waits = 0;       // waits for other ranks, begun and ended: odd inside one
+  uint64_t meetings = 0;    // Note [Activities]
+  int64_t activity_ms = 0;  // how long it has had its activity
+  bool left = false;        // it has ended in order, or its last wait failed
+  std::string activity;     // Note [Activities]
+  std::string collective;   // the last one it issued: "all_gather 'layers.1'"
 
   bool waits_now() const { return waits % 2 == 1; }
 };

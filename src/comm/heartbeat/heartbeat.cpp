@@ -30,8 +30,10 @@ Milliseconds WaitOptions::timeout() const {
 
 Heartbeat::~Heartbeat() {
   if (!pulse_) return;
-  if (owner_.is_this()) return pulse_->stop();
-  (void)std::make_unique<std::shared_ptr<Pulse>>(std::move(pulse_)).release();  // Note [Forked children]
+  if (owner_.is_this())
+    pulse_->stop();
+  else  // Note [Forked children]
+    (void)std::make_unique<std::shared_ptr<Pulse>>(std::move(pulse_)).release();
 }
 
 void Heartbeat::start(const GroupInfo& world) {

@@ -142,9 +142,10 @@ void Pulse::complete(const GroupInfo& group, CommError::Details& details) {
   if (is_timeout && details.culprit >= 0) {
     const int rank = details.culprit;
     const Beat& beat = watch_.beat(rank);
-    const bool has_activity = beat.activity.empty() || details.reason.find(beat.activity) != std::string::npos;
-    details.reason += has_activity ? more_about(beat, state_of(rank), silence_of(rank))
-                                   : ". It is " + describe(rank).words;
+    const bool has_activity =
+        beat.activity.empty() || details.reason.find(beat.activity) != std::string::npos;
+    details.reason +=
+        has_activity ? more_about(beat, state_of(rank), silence_of(rank)) : ". It is " + describe(rank).words;
     return;
   }
   if (!is_timeout && details.fault != CommFault::backend) return;

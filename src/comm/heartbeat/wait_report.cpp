@@ -37,7 +37,8 @@ WaitReport::Say WaitReport::look(const std::string& me, Milliseconds waited,
     shown_ = late;
     waited_ = waited;
     if (quiet || (logged_ && waited < next_)) return say;
-    say.log = me + " has waited since " + time_of_day(waited) + " (" + seconds(waited) + ") for " + late->text();
+    say.log =
+        me + " has waited since " + time_of_day(waited) + " (" + seconds(waited) + ") for " + late->text();
     logged_ = true;
     next_ = std::max(kAgain, 2 * waited);
     return say;

@@ -155,7 +155,8 @@ void Watchdog::show_wait() {
     oldest_ = oldest;
     oldest_since_ = Clock::now();
   }
-  if (oldest_ && !wait_ && elapsed_since(oldest_since_) > kShownAfter) wait_ = std::make_unique<WaitScope>(info_);
+  if (oldest_ && !wait_ && elapsed_since(oldest_since_) > kShownAfter)
+    wait_ = std::make_unique<WaitScope>(info_);
 }
 
 // A peer that ended is a fault only while work is in flight: at the end of a run ranks leave one by one.
