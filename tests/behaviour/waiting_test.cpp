@@ -46,7 +46,9 @@ TEST_P(Waiting, NamesAStoppedRankUntilItGoesOn) {
   EXPECT_THAT(gang.log(),
               AllOf(HasSubstr("[0] rank 0 has waited since"), HasSubstr(" for rank 2 (host "),
                     HasSubstr("which is at step 20"), HasSubstr("last collective was all_reduce 'loss'")));
-  if (GetParam() == Reach::one_host) EXPECT_THAT(gang.log(), HasSubstr(stopped_words()));
+  if (GetParam() == Reach::one_host) {
+    EXPECT_THAT(gang.log(), HasSubstr(stopped_words()));
+  }
   std::this_thread::sleep_for(seconds(2));
   EXPECT_EQ(gang.count(kAlarm), 1) << gang.log();
   gang.ranks().signal(2, SIGCONT);

@@ -84,6 +84,9 @@ void Heartbeat::end_wait(bool failed) {
   if (--pulse_->depth_ > 0) return;
   if (failed) pulse_->fail();
   pulse_->beats_.own_page().waits.fetch_add(1);
+  if (!pulse_->late_) return;
+  pulse_->look_now_ = true;
+  pulse_->wake_.notify_all();
 }
 
 void Heartbeat::begin_watching() {

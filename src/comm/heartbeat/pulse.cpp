@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "comm/await.h"
@@ -40,8 +41,8 @@ void Pulse::loop() {
   for (;;) {
     look();
     std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, kPeriod, [&] { return stopping_; });
-    if (!stopping_) continue;
+    wake_.wait_for(lock, kPeriod, [&] { return stopping_ || look_now_; });
+    if (std::exchange(look_now_, false) || !stopping_) continue;
     ended_ = true;
     wake_.notify_all();
     return;
