@@ -1,6 +1,7 @@
 // Promise: ranks that wait for one that hangs say soon which it is and where, and end with the same words.
 #include <ATen/ATen.h>
 
+#include "base/log.h"
 #include "behaviour/small_net.h"
 #include "behaviour/waiting_gang.h"
 
@@ -8,6 +9,7 @@ namespace fsdp::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -21,13 +23,23 @@ class Waiting : public ::testing::TestWithParam<Reach> {
     return Gang(size, GetParam(), [=, reach = GetParam()](World& world) {
       set_wait_timeout(world, timeout);
       Comm comm = Comm::create(world, reach_options(reach, timeout));
-      for (int step = 1; step <= steps; ++step) {
-        note_step(world, step);
-        between(world, step);
-        comm.all_reduce(at::ones({8}), ReduceOp::sum, "loss").wait();
-        std::this_thread::sleep_for(milliseconds(5));
+      try {
+        for (int step = 1; step <= steps; ++step) {
+          note_step(world, step);
+          between(world, step);
+          comm.all_reduce(at::ones({8}), ReduceOp::sum, "loss").wait();
+          // Beats go to other hosts twice a second.
+          std::this_thread::sleep_for(milliseconds(reach == Reach::hosts ? 100 : 5));
+        }
+      } catch (const CommError& error) {
+        detail::log_warn(std::string("ended by ") + to_string(error.details().fault) + ": " + error.what());
+        std::_Exit(1);  // a test's gloo would wait for its threads, which wait for the rank
       }
     });
+  }
+  // What others last saw of a rank that hung in a step: on another host that may be an earlier one.
+  std::string at_step(int step) const {
+    return "at step " + (GetParam() == Reach::hosts ? "[0-9]+" : std::to_string(step)) + ";";
   }
   // Words about a rank that does not run.
   std::string stopped_words() const {
@@ -43,9 +55,9 @@ TEST_P(Waiting, NamesAStoppedRankUntilItGoesOn) {
     if (world.rank() == 2 && step == 20) stop_myself();
   });
   ASSERT_TRUE(gang.says(kAlarm)) << gang.log();
-  EXPECT_THAT(gang.log(),
-              AllOf(HasSubstr("[0] rank 0 has waited since"), HasSubstr(" for rank 2 (host "),
-                    HasSubstr("which is at step 20"), HasSubstr("last collective was all_reduce 'loss'")));
+  EXPECT_THAT(gang.log(), AllOf(HasSubstr("[0] rank 0 has waited since"), HasSubstr(" for rank 2 (host "),
+                                ContainsRegex("which is " + at_step(20)),
+                                HasSubstr("last collective was all_reduce 'loss'")));
   if (GetParam() == Reach::one_host) {
     EXPECT_THAT(gang.log(), HasSubstr(stopped_words()));
   }
@@ -66,10 +78,10 @@ TEST_P(Waiting, EndsWithTheSameWordsIfTheRankStaysStopped) {
   });
   for (const int rank : {0, 2}) {
     ASSERT_TRUE(gang.ends(rank, seconds(40))) << gang.log();
-    EXPECT_THAT(gang.ranks().outcome(rank).error,
-                AllOf(HasSubstr("rank 1 (host "), HasSubstr("at step 10"), HasSubstr("all_reduce 'loss'")));
+    EXPECT_THAT(gang.log(),
+                ContainsRegex("\\[" + std::to_string(rank) + "\\] ended by timeout: .*rank 1 \\(host .*" +
+                              at_step(10) + ".*all_reduce 'loss'.*" + stopped_words()));
   }
-  EXPECT_THAT(gang.ranks().outcome(0).error, HasSubstr(stopped_words()));
   EXPECT_EQ(gang.count(kAlarm), 1) << gang.log();
   EXPECT_EQ(gang.count("goes on"), 0) << gang.log();
 }
@@ -80,10 +92,12 @@ TEST_P(Waiting, NamesARankInAnEndlessLoop) {
   });
   ASSERT_TRUE(gang.says(kAlarm)) << gang.log();
   EXPECT_THAT(gang.log(), AllOf(HasSubstr("[1] rank 1 has waited"), HasSubstr(" for rank 0 (host "),
-                                HasSubstr("at step 10"), Not(HasSubstr(stopped_words()))));
+                                Not(HasSubstr(stopped_words()))));
+  EXPECT_THAT(gang.log(), ContainsRegex(at_step(10)));
   for (const int rank : {1, 2}) {
     ASSERT_TRUE(gang.ends(rank, seconds(40))) << gang.log();
-    EXPECT_THAT(gang.ranks().outcome(rank).error, AllOf(HasSubstr("rank 0 (host "), HasSubstr("at step 10")));
+    EXPECT_THAT(gang.log(), ContainsRegex("\\[" + std::to_string(rank) +
+                                          "\\] ended by timeout: .*rank 0 \\(host .*" + at_step(10)));
   }
 }
 
