@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/process_watch.h"
 #include "comm/heartbeat/heartbeat.h"
+#include "comm/heartbeat/wait_words.h"
 
 namespace fsdp::detail {
 
@@ -34,8 +35,11 @@ int group_rank(const GroupInfo& info, int world_rank) {
 
 // See Note [Activities].
 std::string doing_meanwhile(const GroupInfo& info, int rank) {
-  const std::string text = info.activity->of_peer(world_rank(info, rank));
-  return text.empty() ? "" : "; it " + text;
+  const Peer& peer = info.peers[static_cast<size_t>(rank)];
+  const bool same_host = peer.host_id == info.peers[static_cast<size_t>(info.rank)].host_id;
+  const std::string text = info.activity->of_peer(peer.rank);
+  const std::string state = same_host ? process_state(peer.pid) : "";
+  return (text.empty() ? "" : "; it " + text) + (state.empty() ? "" : "; its process is " + state);
 }
 
 }  // namespace

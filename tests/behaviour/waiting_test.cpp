@@ -139,6 +139,18 @@ TEST(WaitingWorld, SumsEndAfterTheTimeThatWasSet) {
                                                    HasSubstr("its process is stopped")));
 }
 
+TEST(WaitingWorld, ARankThatIsStoppedBeforeTheFirstGroup) {
+  Gang gang(2, Reach::one_host, [](World& world) {
+    set_wait_timeout(world, seconds(3));
+    if (world.rank() == 1) stop_myself();
+    (void)world.mean(1.0);
+  });
+  ASSERT_TRUE(gang.ends(0, seconds(30))) << gang.log();
+  EXPECT_THAT(gang.ranks().outcome(0).error,
+              AllOf(HasSubstr("rank 1 (host "), HasSubstr("did not come within"),
+                    HasSubstr("its process is stopped")));
+}
+
 TEST(WaitingWorld, ProgramsLearnWhomTheirRankWaitsFor) {
   const TempFolder folder;
   Gang gang(2, Reach::one_host, [&](World& world) {
