@@ -190,8 +190,11 @@ void Pulse::show(const std::string& activity, uint64_t meetings) {
 
 std::string Pulse::activity_of(int world_rank) const {
   const std::lock_guard lock(mutex_);
-  const Beat& beat = watch_.beat(world_rank);
-  return beat.activity.empty() ? "" : "is " + beat.activity;
+  const bool far = beats_.far()[static_cast<size_t>(world_rank)];
+  const Beat beat = far ? watch_.beat(world_rank) : beats_.read_near(world_rank);
+  if (beat.activity.empty()) return "";
+  const int64_t seconds = beat.activity_ms / 1000;
+  return "is " + beat.activity + (seconds == 0 ? "" : ", for " + std::to_string(seconds) + " s");
 }
 
 }  // namespace fsdp::detail
