@@ -174,7 +174,7 @@ ALSO_SEES = {
     "trainer": ("app/config", "app/exit_codes.h"),
     "examples": (),
     # A benchmark may look at a part that no public header shows: how fast a hash or a kernel is.
-    "bench": ("src/files", "src/kernels", "src/base/worker_pool.h", "trainer/data"),
+    "bench": ("src/files", "src/kernels", "src/base/worker_pool.h", "src/comm/heartbeat", "trainer/data"),
 }
 # The front of the command starts at once, since these need no LibTorch.
 WITHOUT_TORCH = ("app", "trainer/data", "trainer/watch")
