@@ -1,6 +1,7 @@
 #include "trainer/reporter.h"
 
 #include <fcntl.h>
+#include <fsdp/waiting.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,7 +52,8 @@ class Reporter::LogFile {
   std::optional<watch::Progress> progress_;
 };
 
-Reporter::Reporter(const World& world, const ReportOptions& options) : every_steps_(options.every_steps) {
+Reporter::Reporter(const World& world, const ReportOptions& options)
+    : world_(world), every_steps_(options.every_steps) {
   if (world.rank() != 0) return;
   progress_.emplace(watch::ProgressOptions{.fd = STDERR_FILENO,
                                            .terminal = watch::find_terminal(STDERR_FILENO),
@@ -66,10 +68,20 @@ Reporter::Reporter(const World& world, const ReportOptions& options) : every_ste
   if (!options.log_file.empty()) add_log(options.log_file);
   sink_before_ =
       set_log_sink([this](LogLevel level, std::string_view line) { note(format_log_line(level, line)); });
+  if (progress_->is_live())
+    on_waiting(world_, [this](const std::string& text, auto waited) { show_peer(text, waited); });
+}
+
+// A log gets the library's own line.
+void Reporter::show_peer(const std::string& text, std::chrono::milliseconds waited) {
+  peer_wait_.reset();
+  if (!text.empty()) peer_wait_.emplace(progress_->waiting(text, waited));
 }
 
 Reporter::~Reporter() {
-  if (progress_) set_log_sink(sink_before_);
+  if (!progress_) return;
+  on_waiting(world_, nullptr);
+  set_log_sink(sink_before_);
 }
 
 void Reporter::add_log(const std::string& path) {

@@ -4,6 +4,7 @@
 #include <fsdp/log.h>
 #include <fsdp/train.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,8 +55,11 @@ class Reporter {
   class LogFile;
 
   void add_log(const std::string& path);
+  void show_peer(const std::string& text, std::chrono::milliseconds waited);
 
-  std::optional<watch::Progress> progress_;  // unset: not rank 0
+  World world_;
+  std::optional<watch::Progress> progress_;         // unset: not rank 0
+  std::optional<watch::Progress::Wait> peer_wait_;  // on the live line: another rank
   std::vector<std::unique_ptr<LogFile>> logs_;
   LogSink sink_before_;
   std::optional<watch::MetricsWriter> metrics_;

@@ -2,6 +2,7 @@
 #include "trainer/run.h"
 
 #include <fsdp/average.h>
+#include <fsdp/waiting.h>
 
 #include <cmath>
 #include <exception>
@@ -48,6 +49,7 @@ Votes Run::vote() const {
 void Run::step() {
   const Clock::time_point start = Clock::now();
   step_file_.write(state_->step + 1);
+  note_step(world_, state_->step + 1);
   metrics_.learning_rate = optimizer_->param_groups().front().options().get_lr();
   std::vector<Microbatch> batches;
   {

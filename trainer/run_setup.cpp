@@ -1,6 +1,7 @@
 // Run: what happens before the first step.
 #include <fsdp/average.h>
 #include <fsdp/version.h>
+#include <fsdp/waiting.h>
 #include <torch/torch.h>
 #include <torch/version.h>
 
@@ -45,6 +46,7 @@ Run::Run(const World& world, const config::Settings& settings, const RunRequest&
     : world_(world), settings_(settings), request_(request), hooks_(hooks), began_(Clock::now()) {
   if (settings_.flag("logging.debug")) set_log_level(LogLevel::debug);
   torch::manual_seed(static_cast<uint64_t>(settings_.integer("training.seed")));
+  set_wait_timeout(world_, std::chrono::seconds(settings_.integer("distributed.timeout")));
   open_folder();
   check_same_settings(world_, settings_);
   make_model();

@@ -16,6 +16,7 @@
 #include "checkpoint/errors.h"
 #include "checkpoint/members.h"
 #include "checkpoint/save.h"
+#include "comm/heartbeat/heartbeat.h"
 #include "launch/in_call.h"
 #include "launch/world_state.h"
 #include "runtime/policy.h"
@@ -103,6 +104,7 @@ class BackgroundSave {
   // Returns once the save has ended. Throws RendezvousError if a group of the ranks fails meanwhile: a rank
   // in a call that this one is not in will not save either.
   void wait_in_meeting() {
+    const WaitScope scope(meeting_.world());
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, kLook, [&] { return done_; }))
       if (const auto fault = meeting_.world().state().activity->new_fault())
@@ -116,6 +118,7 @@ class BackgroundSave {
   }
   // Null or the error, once the save is done.
   std::exception_ptr join() {
+    const WaitScope scope(meeting_.world());
     if (thread_.joinable()) thread_.join();
     return error_;
   }

@@ -1,7 +1,10 @@
 #include "checkpoint/meeting.h"
 
+#include <fsdp/error.h>
+
 #include "checkpoint/errors.h"
 #include "comm/await.h"
+#include "comm/heartbeat/heartbeat.h"
 #include "launch/world_state.h"
 
 namespace fsdp::detail {
@@ -10,7 +13,8 @@ Meeting::Meeting(const World& world, std::string doing, std::chrono::millisecond
     : world_(world),
       doing_(std::move(doing)),
       prefix_("fsdp/meeting/" + std::to_string(world.state().meetings++) + "/"),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      faults_before_(world.state().activity->faults_noted()) {}
 
 std::string Meeting::key(int round, int rank) const {
   return prefix_ + std::to_string(round) + "/" + std::to_string(rank);
@@ -24,7 +28,39 @@ std::string Meeting::await(const std::string& key, int from) const {
   info.store = world_.store();
   info.options.timeout = timeout_;
   info.activity = world_.state().activity;
-  return await_key(info, key, from, doing_);
+  const auto heartbeat = heartbeat_of(world_);
+  const bool training = std::this_thread::get_id() == training_thread_;
+  if (training) info.heartbeat = heartbeat;
+  heartbeat->begin_watching();
+  const struct EndWatching {
+    Heartbeat& heartbeat;
+    ~EndWatching() { heartbeat.end_watching(); }
+  } end{*heartbeat};
+  return await_key(info, key, from, doing_, [&] { look_for_hung_ranks(); });
+}
+
+// See Note [Ranks that hang in a save].
+void Meeting::look_for_hung_ranks() const {
+  const auto heartbeat = heartbeat_of(world_);
+  const std::string ended = prefix_ + "ended";
+  if (world_.store()->check({ended})) {
+    const auto bytes = world_.store()->get(ended);
+    throw RendezvousError(std::string(bytes.begin(), bytes.end()));
+  }
+  if (const auto fault = world_.state().activity->fault_noted_after(faults_before_))
+    give_up("a group of the ranks failed: " + fault->reason);
+  const std::string seconds = std::to_string(heartbeat->timeout().count()) + " ms";
+  if (const auto rank = heartbeat->lost())
+    give_up(rank->name + " has given no sign of life for " + seconds + "; it is " + rank->words);
+  if (std::this_thread::get_id() != training_thread_) return;
+  if (const auto rank = heartbeat->overdue())
+    give_up(rank->name + " did not come within " + seconds + "; it is " + rank->words);
+}
+
+void Meeting::give_up(const std::string& why) const {
+  const std::string text = "while " + doing_ + ", " + why;
+  world_.store()->set(prefix_ + "ended", std::vector<uint8_t>(text.begin(), text.end()));
+  throw RendezvousError(text);
 }
 
 std::string Meeting::from_0(const std::string& mine) {

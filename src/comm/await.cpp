@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 #include "base/process_watch.h"
+#include "comm/heartbeat/heartbeat.h"
+#include "comm/heartbeat/wait_words.h"
 
 namespace fsdp::detail {
 
@@ -33,8 +35,11 @@ int group_rank(const GroupInfo& info, int world_rank) {
 
 // See Note [Activities].
 std::string doing_meanwhile(const GroupInfo& info, int rank) {
-  const std::string text = info.activity->of_peer(world_rank(info, rank));
-  return text.empty() ? "" : "; it " + text;
+  const Peer& peer = info.peers[static_cast<size_t>(rank)];
+  const bool same_host = peer.host_id == info.peers[static_cast<size_t>(info.rank)].host_id;
+  const std::string text = info.activity->of_peer(peer.rank);
+  const std::string state = same_host ? process_state(peer.pid) : "";
+  return (text.empty() ? "" : "; it " + text) + (state.empty() ? "" : "; its process is " + state);
 }
 
 }  // namespace
@@ -45,7 +50,9 @@ std::string name_of(const GroupInfo& info, int group_rank) {
          std::to_string(peer.pid) + ")";
 }
 
-std::string await_key(const GroupInfo& info, const std::string& key, int from, const std::string& doing) {
+std::string await_key(const GroupInfo& info, const std::string& key, int from, const std::string& doing,
+                      const std::function<void()>& look) {
+  const WaitScope scope(info);
   const auto deadline = deadline_after(info.options.timeout);
   Milliseconds pause{1};
   try {
@@ -56,6 +63,7 @@ std::string await_key(const GroupInfo& info, const std::string& key, int from, c
       // Checked after the key: a rank may write its key and end.
       if (is_gone(info, from) && !info.store->check({key}))
         throw RendezvousError(name_of(info, from) + " died while " + doing);
+      if (look) look();
       if (Clock::now() >= deadline)
         throw RendezvousError(name_of(info, from) + " did not come within " +
                               std::to_string(info.options.timeout.count()) + " ms while " + doing +

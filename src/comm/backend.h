@@ -50,6 +50,7 @@ struct GroupInfo {
   // Shared by all groups of a rank.
   std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();
   std::shared_ptr<Activity> activity = std::make_shared<Activity>();
+  std::shared_ptr<Heartbeat> heartbeat = {};  // null: there is none
 };
 
 // Arguments have been checked: contiguous, right device and dtype, equal sizes. Only the ranks' agreement is

@@ -108,6 +108,8 @@ Work start(const std::shared_ptr<CommState>& state, const char* op, std::string_
   state->check_process(op, label);
   state->info.activity->note_thread();
   const auto begin = Clock::now();
+  if (state->info.heartbeat) state->info.heartbeat->note_collective(op, label);
+  const detail::WaitScope scope(state->info);
   if (collective && state->keeps_order()) state->order.add(op, label, bytes, state->info.activity->get());
   detail::WorkPtr work = state->explained([&] { return issue(OpInfo{op, std::string(label)}); });
   state->stats.add(op, 1, static_cast<int64_t>(bytes), detail::seconds_since(begin));
@@ -132,7 +134,10 @@ Comm Comm::create(const World& world, const CommOptions& options) {
                                                                    world.store()),
                  .options = options,
                  .cause = world.state().cause,
-                 .activity = world.state().activity};
+                 .activity = world.state().activity,
+                 .heartbeat = detail::heartbeat_of(world)};
+  state->info.heartbeat->start(state->info);
+  const detail::WaitScope scope(state->info);
   state->backend = detail::make_backend(state->info);
   return Comm(std::move(state));
 }
@@ -148,6 +153,7 @@ at::Tensor Comm::allocate(MemoryUse use, int64_t numel, at::ScalarType dtype) {
   state_->check_process("allocate", "");
   TORCH_CHECK(numel >= 0, "fsdp: allocate of ", numel, " elements");
   detail::to_dtype(dtype);
+  const detail::WaitScope scope(state_->info);
   return state_->backend->allocate(use, numel, dtype);
 }
 
@@ -161,11 +167,15 @@ Work Comm::all_gather(const at::Tensor& slot, const at::Tensor& shard, std::stri
 }
 
 void Comm::release(const at::Tensor& slot) {
-  if (state_->owner.is_this()) state_->backend->release(slot);
+  if (!state_->owner.is_this()) return;
+  const detail::WaitScope scope(state_->info);
+  state_->backend->release(slot);
 }
 
 void Comm::claim(const at::Tensor& memory, std::string_view label) {
-  if (state_->owner.is_this()) state_->backend->claim(memory, label);
+  if (!state_->owner.is_this()) return;
+  const detail::WaitScope scope(state_->info);
+  state_->explained([&] { state_->backend->claim(memory, label); });
 }
 
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, double scale,
@@ -229,6 +239,7 @@ void Comm::check_order(bool now) {
   if (!state_->keeps_order()) return;
   const at::Tensor sum =
       at::full({1}, state_->order.digest(), at::TensorOptions(state_->info.device).dtype(at::kLong));
+  const detail::WaitScope scope(state_->info);
   const bool equal = state_->explained([&] {
     state_->backend->all_reduce(sum, ReduceOp::sum, OpInfo{"all_reduce", "order of operations"})
         ->wait(state_->info.options.timeout, /*blocking=*/now);
@@ -247,6 +258,7 @@ Comm Comm::split(int colour, std::string_view name) {
   state_->check_process("split", name);
   TORCH_CHECK(colour >= 0, "fsdp: split '", name, "': colour ", colour, " is negative");
   const auto& parent = state_->info;
+  const detail::WaitScope scope(parent);
   const std::string prefix = "split/" + std::to_string(state_->splits++) + "/";
   const auto key = [&](int rank) { return prefix + "colour/" + std::to_string(rank); };
   const std::string text = std::to_string(colour);

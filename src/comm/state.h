@@ -7,6 +7,7 @@
 
 #include "base/owning_process.h"
 #include "comm/backend.h"
+#include "comm/heartbeat/heartbeat.h"
 #include "comm/order_log.h"
 
 namespace fsdp::detail {
@@ -57,8 +58,8 @@ struct CommState {
       if (keeps_order() && (fault == CommFault::backend || fault == CommFault::timeout || by_order))
         order.throw_difference(info);
       CommError::Details details = error.details();
-      if (!details.activity.empty()) throw;
-      details.activity = info.activity->get();
+      if (details.activity.empty()) details.activity = info.activity->get();
+      complete_fault(info, details);
       throw CommError(std::move(details));
     }
   }

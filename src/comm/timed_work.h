@@ -18,6 +18,7 @@ class TimedWork {
   void wait(std::optional<Milliseconds> timeout) {
     state_->check_process(op_, "");
     const auto start = Clock::now();
+    const WaitScope scope(state_->info);
     state_->explained(
         [&] { work_->wait(timeout.value_or(state_->info.options.timeout), timeout.has_value()); });
     state_->stats.add(op_, 0, 0, seconds_since(start));

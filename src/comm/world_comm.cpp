@@ -38,7 +38,8 @@ double reduced(const World& world, double value, ReduceOp op, const char* call) 
 
 Comm World::comm() const {
   const std::lock_guard lock(state_->comm_mutex);
-  if (!state_->comm) state_->comm = Comm::create(*this).state_;
+  if (!state_->comm)
+    state_->comm = Comm::create(*this, {.timeout = detail::heartbeat_of(*this)->timeout()}).state_;
   return Comm(state_->comm);
 }
 

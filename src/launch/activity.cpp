@@ -67,6 +67,23 @@ std::optional<GroupFault> Activity::new_fault() const {
   return std::nullopt;
 }
 
+void Activity::note_fault(GroupFault fault) {
+  if (fault.kind != CommFault::timeout && fault.kind != CommFault::backend) return;
+  const std::lock_guard lock(mutex_);
+  last_fault_ = std::move(fault);
+  ++faults_noted_;
+}
+
+int Activity::faults_noted() const {
+  const std::lock_guard lock(mutex_);
+  return faults_noted_;
+}
+
+std::optional<GroupFault> Activity::fault_noted_after(int before) const {
+  const std::lock_guard lock(mutex_);
+  return faults_noted_ > before ? std::optional(last_fault_) : std::nullopt;
+}
+
 void Activity::add(ActivityBoard& board) {
   const std::lock_guard lock(mutex_);
   boards_.push_back(&board);

@@ -64,6 +64,14 @@ class Activity {
   // A fault, since this thread began the meeting it is in, of a group that worked then; none otherwise.
   std::optional<GroupFault> new_fault() const;
 
+  // A group of this rank, on any backend, has failed. Only faults after which a rank cannot be waited for
+  // count: timeouts, and errors of NCCL or c10d.
+  void note_fault(GroupFault fault);
+  // How many have counted.
+  int faults_noted() const;
+  // The latest one, if more than `before` have counted.
+  std::optional<GroupFault> fault_noted_after(int before) const;
+
   // A board shows what is set from now on, until it is removed.
   void add(ActivityBoard& board);
   void remove(ActivityBoard& board);
@@ -78,6 +86,8 @@ class Activity {
   std::string text_, before_meeting_;
   uint64_t meetings_ = 0;  // begun and ended: odd inside one
   std::vector<ActivityBoard*> boards_;
+  int faults_noted_ = 0;
+  GroupFault last_fault_;                     // noted
   std::atomic<std::thread::id> thread_ = {};  // that used groups first
   bool several_threads_ = false;
   std::thread::id meeting_thread_;                   // of the meeting in progress

@@ -52,6 +52,7 @@ struct SavingFolder {
   std::shared_future<void> last;  // ready when the latest requested save has ended
 };
 
+class Heartbeat;
 struct CommState;
 
 struct WorldState {
@@ -74,6 +75,8 @@ struct WorldState {
   c10::intrusive_ptr<::c10d::Store> store;
   std::shared_ptr<FirstCause> cause = std::make_shared<FirstCause>();
   std::shared_ptr<Activity> activity = std::make_shared<Activity>();
+  std::shared_ptr<Heartbeat> heartbeat;  // see heartbeat_of()
+  std::mutex heartbeat_mutex;
   std::atomic<int> models{0};  // sharded so far
   std::atomic<bool> warned_of_rows{false};
   std::atomic<int> groups{0};       // made so far; names the next group's keys

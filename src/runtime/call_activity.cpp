@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "comm/heartbeat/heartbeat.h"
 #include "launch/world_state.h"
 
 namespace fsdp::detail {
@@ -14,7 +15,10 @@ void CallActivity::begin_forward(bool with_gradients) {
                        : ordinal(++evaluations_) + " forward without gradients");
 }
 
-void CallActivity::begin_backward() { begin(ordinal(++backwards_) + " backward"); }
+void CallActivity::begin_backward() {
+  begin(ordinal(++backwards_) + " backward");
+  heartbeat_of(world_)->note_backward();
+}
 
 void CallActivity::begin(std::string call) {
   last_ = "its " + std::move(call);

@@ -41,7 +41,9 @@ ARROWS["checkpoint"] = ARROWS["runtime"] | {"runtime", "modes", "optim", "files"
 
 # folder of src/comm -> the other folders of src/comm it may include. All see comm's own files; of those, only
 # the one that chooses a backend sees the backends.
-COMM_ARROWS = {"local": {"shared"}, "shm": {"shared"}, "shared": set(), "nccl": set(), "c10d": set(), "gloo": set()}
+COMM_ARROWS = {"local": {"shared"}, "shm": {"shared"}, "shared": set(), "nccl": set(), "c10d": set(), "gloo": set(),
+               "heartbeat": {"shared", "shm"}}
+COMM_SEEN_BY_ALL = {"heartbeat"}
 COMM_CHOOSER = "make_backend.cpp"
 
 PURE = {"kernels", "layout", "plan", "files"}
@@ -148,7 +150,7 @@ def check_comm_arrows(root):
         for name in includes(path):
             ours = resolve(root, path, name)
             other = folder_of(ours) if ours and ours.is_relative_to(comm) else ""
-            if other and other != folder and other not in allowed:
+            if other and other != folder and other not in allowed | COMM_SEEN_BY_ALL:
                 yield f"{where}: includes {name}, but comm/{folder or path.name} may not see comm/{other}"
 
 
@@ -172,7 +174,7 @@ ALSO_SEES = {
     "trainer": ("app/config", "app/exit_codes.h"),
     "examples": (),
     # A benchmark may look at a part that no public header shows: how fast a hash or a kernel is.
-    "bench": ("src/files", "src/kernels", "src/base/worker_pool.h", "trainer/data"),
+    "bench": ("src/files", "src/kernels", "src/base/worker_pool.h", "src/comm/heartbeat", "trainer/data"),
 }
 # The front of the command starts at once, since these need no LibTorch.
 WITHOUT_TORCH = ("app", "trainer/data", "trainer/watch")

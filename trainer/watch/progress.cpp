@@ -13,10 +13,10 @@ using std::chrono::seconds;
 
 constexpr const char* kClear = "\r\033[K";
 
-std::string time_of_day() {
-  const std::time_t now = std::time(nullptr);
+std::string time_of_day(seconds ago) {
+  const std::time_t then = std::time(nullptr) - ago.count();
   std::tm local{};
-  ::localtime_r(&now, &local);
+  ::localtime_r(&then, &local);
   std::array<char, 16> text{};
   std::strftime(text.data(), text.size(), "%H:%M:%S", &local);
   return text.data();
@@ -73,14 +73,14 @@ void Progress::keep_line() {
   line_shown_ = false;
 }
 
-Progress::Wait Progress::waiting(std::string what) {
+Progress::Wait Progress::waiting(std::string what, std::chrono::milliseconds already) {
   const std::lock_guard lock(mutex_);
-  const auto now = Clock::now();
-  waits_.push_back(
-      {next_id_, printable(std::move(what)), time_of_day(), now, now + options_.patience, false});
+  const auto now = Clock::now(), begun = now - already;
+  waits_.push_back({next_id_, printable(std::move(what)), time_of_day(duration_cast<seconds>(already)), begun,
+                    begun + options_.patience, false});
   if (!thread_.joinable())
     thread_ = std::thread([this] { watch_waits(); });
-  else if (thread_sleeps_)
+  else if (thread_sleeps_ || already >= options_.patience)
     changed_.notify_all();
   return Wait(this, next_id_++);
 }

@@ -56,7 +56,11 @@ class Progress {
     int64_t id_;
   };
   // `what` follows "waiting for": "the checkpoint of step 100". Cheap: a lock, and no system call.
-  Wait waiting(std::string what);
+  // `already`: how long the wait has lasted.
+  Wait waiting(std::string what, std::chrono::milliseconds already = {});
+
+  // True if there is a live line: on a terminal.
+  bool is_live() const { return options_.terminal.live; }
 
   // Ends the live line: it stays on the screen, and the next one is a new line.
   void keep_line();

@@ -14,6 +14,7 @@ namespace {
 constexpr Milliseconds kPeriod{10};
 constexpr int kStoreEvery = 20;  // periods between reads of the store
 constexpr Milliseconds kPeersAnswer{2000};
+constexpr Milliseconds kShownAfter{500};
 constexpr const char* kFaultKey = "fault";
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
@@ -129,6 +130,7 @@ void Watchdog::loop() {
 
 void Watchdog::look(bool at_store) {
   drop_finished();
+  show_wait();
   look_for_dead();
   if (const std::string error = hooks_.async_error(); !error.empty()) report_failure(error);
   look_for_late();
@@ -138,6 +140,23 @@ void Watchdog::look(bool at_store) {
 void Watchdog::drop_finished() {
   const std::lock_guard lock(mutex_);
   while (!queue_.empty() && queue_.front().done && queue_.front().done->query()) queue_.pop_front();
+}
+
+// The host does not wait for operations of a device. So a rank counts as waiting for others while its oldest
+// operation makes no progress: see Note [Who is late].
+void Watchdog::show_wait() {
+  std::optional<uint64_t> oldest;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!queue_.empty()) oldest = queue_.front().sequence;
+  }
+  if (oldest != oldest_) {
+    wait_.reset();
+    oldest_ = oldest;
+    oldest_since_ = Clock::now();
+  }
+  if (oldest_ && !wait_ && elapsed_since(oldest_since_) > kShownAfter)
+    wait_ = std::make_unique<WaitScope>(info_);
 }
 
 // A peer that ended is a fault only while work is in flight: at the end of a run ranks leave one by one.

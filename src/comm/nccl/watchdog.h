@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/process_watch.h"
 #include "comm/backend.h"
+#include "comm/heartbeat/heartbeat.h"
 
 namespace fsdp::detail {
 
@@ -77,6 +78,7 @@ class Watchdog {
   void loop();
   void look(bool at_store);
   void drop_finished();
+  void show_wait();
   void look_for_dead();
   bool report_dead();
   void look_for_late();
@@ -91,6 +93,10 @@ class Watchdog {
   std::deque<NcclOperation> queue_;
   std::optional<Found> found_;
   bool stopping_ = false;
+  // The thread's own: the oldest operation in flight, since when it is the oldest, and whether it is shown.
+  std::optional<uint64_t> oldest_;
+  Clock::time_point oldest_since_;
+  std::unique_ptr<WaitScope> wait_;
   std::thread thread_;
 };
 

@@ -128,6 +128,13 @@ TEST_F(ProgressTest, AWaitThatIsShownCountsTheSeconds) {
   EXPECT_THAT(written_until("(1 s)"), HasSubstr("(0 s)"));
 }
 
+TEST_F(ProgressTest, AWaitThatHasLastedAlreadyIsShownAtOnce) {
+  Progress& progress = start(true, {.patience = std::chrono::seconds(30)});
+  const auto outer = progress.waiting("step 13");
+  const auto inner = progress.waiting("rank 2", std::chrono::seconds(31));
+  EXPECT_THAT(written_until(" s)"), ::testing::ContainsRegex("waiting for rank 2 since ..:..:.. \\(31 s\\)"));
+}
+
 TEST_F(ProgressTest, OfSeveralWaitsTheLatestIsShown) {
   Progress& progress = start(true, {.patience = milliseconds(50)});
   const auto outer = progress.waiting("the step");
