@@ -11,6 +11,7 @@
 
 #include "app/commands/ckpt.h"
 #include "app/commands/config.h"
+#include "app/commands/ctl.h"
 #include "app/commands/data.h"
 #include "app/commands/generate.h"
 #include "app/commands/report.h"
@@ -75,6 +76,7 @@ int main(int argc, char** argv) {
   add_data(app, action);
   add_generate(app, action);
   add_report(app, action);
+  add_ctl(app, action);
   add_ckpt(app, action);
   app.footer(std::string(
                  "Begin with `fsdp train --mode smoke`. `fsdp COMMAND --help` shows a command's options.\n") +
