@@ -13,6 +13,7 @@
 #include "app/commands/config.h"
 #include "app/commands/ctl.h"
 #include "app/commands/data.h"
+#include "app/commands/doctor.h"
 #include "app/commands/generate.h"
 #include "app/commands/report.h"
 #include "app/commands/run.h"
@@ -77,6 +78,7 @@ int main(int argc, char** argv) {
   add_generate(app, action);
   add_report(app, action);
   add_ctl(app, action);
+  add_doctor(app, action, argc, argv);
   add_ckpt(app, action);
   app.footer(std::string(
                  "Begin with `fsdp train --mode smoke`. `fsdp COMMAND --help` shows a command's options.\n") +

@@ -168,14 +168,14 @@ def check_type_names(root):
 
 # What a folder sees besides itself, the public headers and models.
 ALSO_SEES = {
-    "app": ("trainer/data", "trainer/watch", "trainer/control", "trainer/generate_request.h"),  # without LibTorch
+    "app": ("trainer/data", "trainer/watch", "trainer/control", "trainer/doctor", "trainer/generate_request.h"),  # without LibTorch
     "trainer": ("app/config", "app/exit_codes.h", "app/launch/fd.h"),
     "examples": (),
     # A benchmark may look at a part that no public header shows: how fast a hash or a kernel is.
     "bench": ("src/files", "src/kernels", "src/base/worker_pool.h", "trainer/data"),
 }
 # The front of the command starts at once, since these need no LibTorch.
-WITHOUT_TORCH = ("app", "trainer/data", "trainer/watch", "trainer/control")
+WITHOUT_TORCH = ("app", "trainer/data", "trainer/watch", "trainer/control", "trainer/doctor")
 
 
 def check_users(root):

@@ -1,6 +1,7 @@
 #include "trainer/doctor/links.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace fsdp::doctor {
@@ -83,6 +84,19 @@ Finding judge_links(const std::vector<Link>& links) {
   found.advice = "Every collective is as slow as the slowest link. On " + slow.from +
                  " look for a limit (`tc qdisc show`), errors (`ip -s link`) and the negotiated speed (`ethtool`), or "
                  "leave this machine out";
+  return found;
+}
+
+Finding judge_clock(const std::string& host, double offset, double accuracy) {
+  Finding found{.subject = "clocks"};
+  found.text = host + " is " + delay_text(std::abs(offset)) + (offset < 0 ? " behind" : " ahead of") + " rank 0, +- " +
+               delay_text(accuracy);
+  constexpr double kMuch = 0.5;
+  if (std::abs(offset) < kMuch + accuracy) return found;
+  found.level = Level::warning;
+  found.advice = "Times in logs and metrics of different machines do not compare, and tools on shared storage take new "
+                 "files for old ones. Start chronyd or systemd-timesyncd on " +
+                 host;
   return found;
 }
 

@@ -1,4 +1,4 @@
-// Links between hosts: which pairs are measured when, and which of them are slow.
+// Links and clocks of several hosts: which pairs are measured when, and which of them are slow.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -31,6 +31,9 @@ const Link& slowest(const std::vector<Link>& links);
 // One finding that names the slowest link. A warning with advice if it has less than half the median of at
 // least three links, or less than a tenth of the opposite direction.
 Finding judge_links(const std::vector<Link>& links);
+
+// `offset`: seconds by which the clock of `host` is ahead of that of rank 0, known to +- `accuracy`.
+Finding judge_clock(const std::string& host, double offset, double accuracy);
 
 // A table of all links.
 std::string links_text(const std::vector<Link>& links);

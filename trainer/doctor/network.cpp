@@ -129,8 +129,7 @@ Findings check_variables(const NetworkOptions& options) {
       {"CUDA_LAUNCH_BLOCKING", "1", "the host waits for every kernel, so nothing overlaps"},
       {"NCCL_P2P_DISABLE", "1", "GPUs of one machine talk through host memory instead of NVLink or PCIe"},
       {"NCCL_SHM_DISABLE", "1", "GPUs of one machine talk through sockets"},
-      {"NCCL_IB_DISABLE", "1", "machines talk over TCP even if there is InfiniBand"},
-      {"TORCH_SHOW_CPP_STACKTRACES", "1", "each error takes longer to make"}};
+      {"NCCL_IB_DISABLE", "1", "machines talk over TCP even if there is InfiniBand"}};
   Findings findings;
   for (const Slow& slow : kSlow)
     if (variable(options, slow.name) == slow.value)
