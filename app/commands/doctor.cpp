@@ -31,7 +31,7 @@ struct DoctorArguments {
 // Without the worker there is no LibTorch and no collective, but the machine can be looked at.
 int check_without_worker(const DoctorArguments& given, int ranks) {
   doctor::Report report;
-  doctor::HostReport here{.name = launch::host_name()};
+  doctor::HostReport here{.name = launch::host_name(), .findings = {}};
   here.findings =
       doctor::check_machine({.ranks = ranks, .world_size = ranks, .folder = given.request.folder});
   for (doctor::Finding& one :
@@ -54,7 +54,8 @@ int start_ranks(const launch::Identity& me, int ranks, const std::vector<std::st
                         .ranks = ranks,
                         .node_rank = me.node_rank,
                         .master_addr = me.master_addr,
-                        .master_port = me.master_port};
+                        .master_port = me.master_port,
+                        .run_id = launch::random_run_id()};
   const launch::Outcome outcome = launch::run_ranks(job);
   const int code = outcome.exit_code();
   if (code == kOk || code == kFailed) return code;  // the report has the problems

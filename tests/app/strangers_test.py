@@ -4,6 +4,7 @@ Each run is compared with an undisturbed one, loss by loss.
 """
 
 import subprocess
+from pathlib import Path
 
 from command import FSDP, OK, main
 from strangers import connect, disturb, listening
@@ -110,7 +111,7 @@ class SeveralNodes(StrangersTest):
         self.addCleanup(log.close)
         process = subprocess.Popen(
             [FSDP, "run", "--nnodes", "2", "--node-rank", str(number), "--master-addr", "127.0.0.1", "--master-port", port,
-             "--nproc-per-node", "1", *map(str, words)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+             "--nproc-per-node", "1", "--max-restarts", "1", *map(str, words)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
             env=environment())
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -139,7 +140,7 @@ class SeveralNodes(StrangersTest):
         first = self.node(0, port, "sh", "-c", "sleep 3")
         wait_until(lambda: connect(("127.0.0.1", int(port))) is not None, "the endpoint")
         other = subprocess.run([FSDP, "run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port",
-                                port, "--rdzv-id", "other", "true"], capture_output=True, text=True, timeout=30,
+                                port, "--max-restarts", "1", "--rdzv-id", "other", "true"], capture_output=True, text=True, timeout=30,
                                env=environment())
         self.assertIn("--rdzv-id: found 'other'", other.stderr)
         second = self.node(1, port, "sh", "-c", "sleep 1")
@@ -150,7 +151,7 @@ class SeveralNodes(StrangersTest):
         first = self.node(0, port, "true")
         wait_until(lambda: connect(("127.0.0.1", int(port))) is not None, "the endpoint")
         self.silent += [one for one in (connect(("127.0.0.1", int(port))) for _ in range(900)) if one]
-        self.assertLess(len(list((self.folder / f"/proc/{first.pid}/fd").iterdir())), 300)
+        self.assertLess(len(list(Path(f"/proc/{first.pid}/fd").iterdir())), 300)
         second = self.node(1, port, "true")
         self.assertEqual((first.wait(60), second.wait(60)), (OK, OK), self.node_said())
 

@@ -176,10 +176,12 @@ Assembly::Orders Assembly::settle(Now now) {
   const bool asked_again =
       cause != nullptr && (cause->exit_code == kRequeue || cause->kind == EndKind::asked);
   if (cause == nullptr) return finish();
-  if (growing_ && asked_again) return gather(now, came_ + " has come; starting all ranks again, on more nodes");
+  if (growing_ && asked_again)
+    return gather(now, came_ + " has come; starting all ranks again, on more nodes");
   if (interrupted_by_ != 0) {
     const int signal = std::exchange(interrupted_by_, 0);
-    if (!has_to_end_ && asked_again) return gather(now, "a node left; starting all ranks again, on fewer nodes");
+    if (!has_to_end_ && asked_again)
+      return gather(now, "a node left; starting all ranks again, on fewer nodes");
     outcome_.interrupted_by = signal;
     return finish();
   }
