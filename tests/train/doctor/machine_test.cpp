@@ -26,7 +26,7 @@ class Machine : public ::testing::Test {
   std::string root() const { return folder_.path(); }
   MachineOptions options() const { return {.ranks = 2, .world_size = 2, .folder = root(), .root = root()}; }
 
-  test::TempFolder folder_;
+  fsdp::testing::TempFolder folder_;
 };
 
 TEST_F(Machine, ThisMachineIsDescribed) {

@@ -48,7 +48,7 @@ TEST(Network, LoopbackIsNoPlaceToMeetOtherMachines) {
 }
 
 TEST(Network, APortThatClientsGetMayBeTaken) {
-  const test::TempFolder root;
+  const fsdp::testing::TempFolder root;
   std::filesystem::create_directories(root.path() + "/proc/sys/net/ipv4");
   std::ofstream(root.path() + "/proc/sys/net/ipv4/ip_local_port_range") << "32768\t60999\n";
   NetworkOptions options{
