@@ -11,7 +11,9 @@
 
 #include "app/commands/ckpt.h"
 #include "app/commands/config.h"
+#include "app/commands/ctl.h"
 #include "app/commands/data.h"
+#include "app/commands/doctor.h"
 #include "app/commands/generate.h"
 #include "app/commands/report.h"
 #include "app/commands/run.h"
@@ -75,6 +77,8 @@ int main(int argc, char** argv) {
   add_data(app, action);
   add_generate(app, action);
   add_report(app, action);
+  add_ctl(app, action);
+  add_doctor(app, action, argc, argv);
   add_ckpt(app, action);
   app.footer(std::string(
                  "Begin with `fsdp train --mode smoke`. `fsdp COMMAND --help` shows a command's options.\n") +

@@ -21,7 +21,7 @@ if(TARGET fsdp_worker)
   endif()
   set_target_properties(fsdp_worker PROPERTIES INSTALL_RPATH "${libraries}" INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS fsdp_worker RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/fsdp" OPTIONAL)
-  install(TARGETS fsdp_train fsdp_config fsdp_data fsdp_watch fsdp_files EXPORT fsdpTrainTargets
+  install(TARGETS fsdp_train fsdp_config fsdp_data fsdp_watch fsdp_control fsdp_doctor fsdp_files EXPORT fsdpTrainTargets
     ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT fsdpTrainTargets NAMESPACE fsdp:: DESTINATION "${package_dir}")
 endif()

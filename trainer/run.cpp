@@ -12,6 +12,7 @@
 #include "trainer/describe_run.h"
 #include "trainer/failure.h"
 #include "trainer/stop_signal.h"
+#include "trainer/watch/metrics_writer.h"
 #include "trainer/watch/text.h"
 
 namespace fsdp::train {
@@ -39,17 +40,22 @@ TrainResult Run::train() {
   }
 }
 
-Votes Run::vote() const {
+Votes Run::vote() {
   const double minutes = settings_.number("checkpoint.every_minutes");
   const bool old = minutes > 0 && world_.rank() == 0 && seconds_since(saved_at_) >= 60 * minutes;
   const int signal = StopSignal::received();
-  return {.stop = signal != 0, .requeue = StopSignal::asks_for_requeue(signal), .save = old};
+  const control::ControlVotes asked = control_ ? control_->take(state_->step + 1) : control::ControlVotes{};
+  asked_to_stop_ = asked.stop;
+  return {.stop = signal != 0 || asked.stop,
+          .requeue = StopSignal::asks_for_requeue(signal),
+          .save = old || asked.save};
 }
 
 void Run::step() {
   const Clock::time_point start = Clock::now();
   step_file_.write(state_->step + 1);
   note_step(world_, state_->step + 1);
+  enter("data");
   metrics_.learning_rate = optimizer_->param_groups().front().options().get_lr();
   std::vector<Microbatch> batches;
   {
@@ -59,6 +65,7 @@ void Run::step() {
   const double data_seconds = seconds_since(start);
   StepResult result;
   {
+    enter("step");
     const auto wait = reporter_->waiting("step " + std::to_string(state_->step + 1));
     result = step_->run(batches, vote());
   }
@@ -72,8 +79,9 @@ void Run::step() {
   evaluate_if_due();
   if (result.votes.stop && stop_reason_.empty() && state_->step < steps_) {
     requeue_ = result.votes.requeue;
-    stop_reason_ =
-        StopSignal::received() != 0 ? StopSignal::name(StopSignal::received()) : "a signal to another rank";
+    stop_reason_ = StopSignal::received() != 0 ? StopSignal::name(StopSignal::received())
+                   : asked_to_stop_            ? "fsdp ctl stop"
+                                               : "a signal to another rank";
   }
   if (saving_ && !saver_->busy()) note_saved();
   if (save_is_due(result)) save();
@@ -125,6 +133,8 @@ void Run::report(const StepResult& result, double seconds) {
   const int64_t per_epoch = data_->steps_per_epoch();
   if (per_epoch > 0) record.epoch = static_cast<double>(state_->step) / static_cast<double>(per_epoch);
   const double mean = seconds_since(began_) / static_cast<double>(state_->step - first_step_);
+  record.time = watch::seconds_since_1970();
+  if (control_) control_->done(record);
   reporter_->step(record, steps_, mean * static_cast<double>(steps_ - state_->step));
   if (hooks_.on_step) hooks_.on_step(metrics_);
 }
@@ -136,6 +146,7 @@ void Run::evaluate_if_due() {
 }
 
 void Run::evaluate_now(bool is_due) {
+  enter("evaluation");
   const auto wait = reporter_->waiting("the evaluation after step " + std::to_string(state_->step));
   note_evaluation(evaluate(world_, average_ ? *average_ : *model_, *eval_data_), is_due);
 }
@@ -143,7 +154,12 @@ void Run::evaluate_now(bool is_due) {
 void Run::note_evaluation(const EvalResult& result, bool is_due) {
   metrics_.eval_loss = result.loss;
   evaluated_step_ = state_->step;
-  reporter_->eval({.step = state_->step, .loss = result.loss, .tokens = result.counted});
+  const watch::EvalRecord record{.time = watch::seconds_since_1970(),
+                                 .step = state_->step,
+                                 .loss = result.loss,
+                                 .tokens = result.counted};
+  if (control_) control_->done(record);
+  reporter_->eval(record);
   reporter_->note(describe_evaluation(state_->step, result.loss, best_eval_, average_.has_value()));
   const bool better = std::isfinite(result.loss) && (!best_eval_ || result.loss < *best_eval_);
   if (better) best_eval_ = result.loss;
@@ -167,6 +183,7 @@ void Run::save() {
   if (keeps_best() && evaluated_step_ != state_->step)
     evaluate_now(false);  // each checkpoint has its own loss
   const Clock::time_point start = Clock::now();
+  enter("checkpoint");
   const auto wait = reporter_->waiting("the checkpoint of step " + std::to_string(state_->step));
   state_->values["tokens"] = metrics_.tokens;
   state_->values["global_batch_size"] = numbers_.global_batch_size;
@@ -197,15 +214,22 @@ void Run::note_saved() {
   if (name.find(std::to_string(saving_->step)) == std::string::npos) return;
   saving_->path = request_.folder + "/" + name;
   saving_->seconds = seconds_since(saving_since_);
+  if (control_) control_->saved(saving_->step, saving_->path);
   reporter_->write(*std::exchange(saving_, std::nullopt));
 }
 
 void Run::finish_save() {
   if (!saver_) return;
   save();
+  enter("end");
   const auto wait = reporter_->waiting("the last checkpoint");
   checkpoint_ = saver_->wait();
   note_saved();
+}
+
+// For `fsdp ctl status`.
+void Run::enter(const char* phase) {
+  if (control_) control_->enter(phase);
 }
 
 void Run::write_end(const std::string& reason, int exit_code) {
@@ -226,6 +250,7 @@ TrainResult Run::end() {
                   watch::clock_text(seconds_since(began_)) +
                   (checkpoint_.empty() ? "" : "; saved " + checkpoint_));
   reporter_->finish();
+  if (control_) control_->ended();
   if (keeps_files()) reporter_->note("its curves: fsdp report " + request_.folder);
   // A launcher ends the other ranks when one leaves with an exit code other than 0.
   if (requeue_) world_.comm().barrier("rank 0 has written its files");

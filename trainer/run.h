@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/config/settings.h"
+#include "trainer/control/control_server.h"
 #include "trainer/evaluation.h"
 #include "trainer/language_model.h"
 #include "trainer/model_spec.h"
@@ -63,6 +64,7 @@ class Run {
   void set_learning_rate();
   void load_beneath_adapters(const std::string& checkpoint);
   void announce();
+  void start_control();
   bool keeps_files() const { return !request_.folder.empty(); }
   bool keeps_best() const { return keeps_files() && settings_.flag("checkpoint.keep_best"); }
 
@@ -77,11 +79,12 @@ class Run {
   void save();
   void note_saved();
   void finish_save();
-  Votes vote() const;
+  Votes vote();
   double checkpoint_seconds() const;
 
   // After the last step.
   TrainResult end();
+  void enter(const char* phase);
   void write_end(const std::string& reason, int exit_code);
 
   World world_;
@@ -102,6 +105,8 @@ class Run {
   std::optional<Reporter> reporter_;
   std::string data_description_;
   StepFile step_file_;
+  std::optional<control::ControlServer> control_;  // on rank 0
+  bool asked_to_stop_ = false;                     // by `fsdp ctl`
 
   int64_t train_samples_ = 0, train_tokens_ = 0;  // 0: unknown
   int64_t steps_ = 0;                             // that the run is to have

@@ -242,7 +242,21 @@ void Run::announce() {
     reporter_->note("ready   " + request_.start->text());
   }
   reporter_->write(start);
+  start_control();
   saved_at_ = Clock::now();
+}
+
+// Training does not need it, so a machine without loopback trains all the same.
+void Run::start_control() {
+  if (!keeps_files() || world_.rank() != 0) return;
+  try {
+    control_.emplace(control::ControlFacts{.folder = {request_.folder},
+                                           .ranks = world_.size(),
+                                           .step = state_->step,
+                                           .last_step = steps_});
+  } catch (const IoError& error) {
+    reporter_->note(std::string("warning: `fsdp ctl` cannot reach this run: ") + error.what());
+  }
 }
 
 }  // namespace fsdp::train

@@ -2,6 +2,7 @@
 //
 //   fsdp-worker train SETTINGS RUN fresh|resume   one rank of `fsdp train`; RUN "" keeps nothing
 //   fsdp-worker plan SETTINGS [gpu]               prints units and bytes per rank, for --dry-run
+//   fsdp-worker doctor REQUEST                    one rank of `fsdp doctor`; JSON, see doctor/request.h
 //   fsdp-worker generate SETTINGS RUN REQUEST     REQUEST: JSON, see generate_request.h
 //
 // SETTINGS: a file of resolved settings.
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "app/exit_codes.h"
+#include "trainer/doctor_ranks.h"
 #include "trainer/failure.h"
 #include "trainer/generate.h"
 #include "trainer/plan_run.h"
@@ -89,13 +91,18 @@ int generate(const Words& words) {
   return app::kOk;
 }
 
+int doctor_rank(const Words& words) {
+  set_log_level(LogLevel::warn);
+  return train::doctor_rank(doctor::Request::from(words[1]));
+}
+
 struct Command {
   const char* name;
   size_t least_words, most_words;  // itself included
   int (*run)(const Words& words);  // the exit code
 };
 constexpr Command kCommands[] = {
-    {"train", 4, 4, train_rank}, {"plan", 2, 3, print_plan}, {"generate", 4, 4, generate}};
+    {"train", 4, 4, train_rank}, {"plan", 2, 3, print_plan}, {"generate", 4, 4, generate}, {"doctor", 2, 2, doctor_rank}};
 
 const Command* find_command(const Words& words) {
   for (const Command& command : kCommands)

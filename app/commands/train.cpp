@@ -144,7 +144,8 @@ int start_ranks(const Plan& plan, const std::vector<std::string>& argv, const Se
                         .master_addr = plan.me.master_addr,
                         .master_port = plan.me.master_port,
                         .log_folder = plan.run.log_folder(),
-                        .inherited_fds = {file.fd()}};
+                        .inherited_fds = {file.fd()},
+                        .run_id = plan.me.role == launch::Role::alone ? launch::random_run_id() : "none"};
   try {
     const launch::Outcome outcome = launch::run_ranks(job, say);
     if (const std::string report = launch::report(outcome); !report.empty())

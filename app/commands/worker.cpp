@@ -93,6 +93,10 @@ int run_plan(const std::string& worker, const SettingsFile& settings) {
 
 void become(const std::vector<std::string>& argv, const SettingsFile& settings) {
   ::fcntl(settings.fd(), F_SETFD, 0);
+  become(argv);
+}
+
+void become(const std::vector<std::string>& argv) {
   std::vector<char*> words;
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);

@@ -35,5 +35,6 @@ int run_plan(const std::string& worker, const SettingsFile& settings);
 
 // Becomes the worker. Throws IoError if that fails.
 [[noreturn]] void become(const std::vector<std::string>& argv, const SettingsFile& settings);
+[[noreturn]] void become(const std::vector<std::string>& argv);
 
 }  // namespace fsdp::app

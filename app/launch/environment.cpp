@@ -1,6 +1,7 @@
 #include "app/launch/environment.h"
 
 #include <sched.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,15 @@ Environment current_environment() {
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this-machine";
+}
+
+std::string random_run_id() {
+  std::array<unsigned char, 16> bytes{};
+  [[maybe_unused]] const auto got = ::getrandom(bytes.data(), bytes.size(), 0);
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : bytes) text += {kDigits[byte >> 4], kDigits[byte & 15]};
+  return text;
 }
 
 int usable_processors() {

@@ -14,6 +14,10 @@ Environment current_environment();
 // The name of this machine.
 std::string host_name();
 
+// A name for a run that no other run has. Ranks of two runs that were given the same
+// port then do not take each other for their own.
+std::string random_run_id();
+
 // Processors that this process may use.
 int usable_processors();
 

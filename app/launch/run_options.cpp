@@ -242,7 +242,10 @@ Job make_job(const RunOptions& options, const Environment& environment, const De
     place_among_nodes(job, options, environment);
   choose_output(job, options);
   job.numa_binding = numa_binding(options.numa_binding);
-  if (!options.rdzv_id.empty()) job.run_id = options.rdzv_id;
+  if (!options.rdzv_id.empty())
+    job.run_id = options.rdzv_id;
+  else if (job.nodes == 1)
+    job.run_id = random_run_id();
   return job;
 }
 

@@ -5,7 +5,7 @@
 - the folders of src/comm do not include each other, but for the engine in comm/shared
 - examples and bench see the public headers and models only, app and trainer also parts of each other; models see nothing of
   fsdp
-- app, trainer/data and trainer/watch reach no torch header
+- app and the folders of trainer reach no torch header
 - a public header is short, and shows neither a private library nor src/
 - the runtime names no CUDA outside comments
 - a file of src/, app/ and trainer/ has at most 300 lines
@@ -170,14 +170,14 @@ def check_type_names(root):
 
 # What a folder sees besides itself, the public headers and models.
 ALSO_SEES = {
-    "app": ("trainer/data", "trainer/watch", "trainer/generate_request.h"),  # without LibTorch
-    "trainer": ("app/config", "app/exit_codes.h"),
+    "app": ("trainer/data", "trainer/watch", "trainer/control", "trainer/doctor", "trainer/generate_request.h"),  # without LibTorch
+    "trainer": ("app/config", "app/exit_codes.h", "app/launch/fd.h"),
     "examples": (),
     # A benchmark may look at a part that no public header shows: how fast a hash or a kernel is.
     "bench": ("src/files", "src/kernels", "src/base/worker_pool.h", "src/comm/heartbeat", "trainer/data"),
 }
 # The front of the command starts at once, since these need no LibTorch.
-WITHOUT_TORCH = ("app", "trainer/data", "trainer/watch")
+WITHOUT_TORCH = ("app", "trainer/data", "trainer/watch", "trainer/control", "trainer/doctor")
 
 
 def check_users(root):

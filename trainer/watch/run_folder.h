@@ -7,12 +7,14 @@ namespace fsdp::watch {
 
 // Note [The folder of a run]
 // config.yaml (as resolved), job.json (the job that runs it), metrics.jsonl, events.out.tfevents.*,
-// logs/rank-N.log, checkpoints (step-* and latest), report.html. Everything that looks at a run reads this folder and nothing else.
+// logs/rank-N.log, checkpoints (step-* and latest), report.html; control.json while ranks train. Everything
+// that looks at a run reads this folder and nothing else, but for `fsdp ctl`, which asks rank 0.
 struct RunFolder {
   std::string path;
 
   std::string config() const { return path + "/config.yaml"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }
+  std::string control() const { return path + "/control.json"; }
   std::string logs() const { return path + "/logs"; }
   std::string job() const { return path + "/job.json"; }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "app/launch/environment.h"
 #include "app/launch/job.h"
 #include "app/launch/nodes/outcome_json.h"
 
@@ -22,6 +23,7 @@ using Kind = Order::Kind;
 constexpr auto kTimeToGreet = std::chrono::seconds(10);
 constexpr auto kTimeToTell = std::chrono::seconds(5);
 constexpr size_t kMostPeers = 4096;
+constexpr int kMostStrangers = 128;  // that have not greeted: they take file descriptors from the ranks
 
 const char* name_of(Kind kind) {
   switch (kind) {
@@ -61,7 +63,10 @@ std::pair<Fd, Fd> pair_of_sockets() {
 }  // namespace
 
 Coordinator::Coordinator(Fd listener, std::string run, AssemblyRules rules)
-    : listener_(std::move(listener)), run_(std::move(run)), assembly_(std::move(rules), Clock::now()) {
+    : listener_(std::move(listener)),
+      run_(std::move(run)),
+      ranks_run_(run_ == Job().run_id ? random_run_id() : run_),
+      assembly_(std::move(rules), Clock::now()) {
   auto [mine, theirs] = pair_of_sockets();
   own_ = Wire(std::move(theirs));
   peers_[0].wire = Wire(std::move(mine));
@@ -112,8 +117,15 @@ void Coordinator::serve() {
 }
 
 void Coordinator::accept_new() {
-  for (Fd socket = accept_one(listener_); socket.valid(); socket = accept_one(listener_))
-    if (peers_.size() < kMostPeers) peers_[next_++].wire = Wire(std::move(socket));
+  for (Fd socket = accept_one(listener_); socket.valid(); socket = accept_one(listener_)) {
+    if (peers_.size() >= kMostPeers) continue;
+    peers_[next_++].wire = Wire(std::move(socket));
+    const auto is_stranger = [](const auto& one) { return one.first != 0 && !one.second.greeted; };
+    if (std::count_if(peers_.begin(), peers_.end(), is_stranger) <= kMostStrangers) continue;
+    const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_stranger);
+    listen_to(oldest->first, oldest->second);  // it may be a node whose greeting has come
+    if (!oldest->second.greeted) peers_.erase(oldest);
+  }
 }
 
 void Coordinator::listen_to(int number, Peer& peer) {
@@ -174,7 +186,8 @@ void Coordinator::carry_out(const Assembly::Orders& orders) {
       message.update({{"place", order.place},
                       {"nodes", order.nodes},
                       {"restarts", order.restarts},
-                      {"port", port_->number()}});
+                      {"port", port_->number()},
+                      {"run", ranks_run_}});
     if (order.kind == Kind::over) message["outcome"] = to_json(assembly_.outcome());
     peer->second.wire.send(message);
     if (order.kind == Kind::over || order.kind == Kind::refuse) peer->second.done = true;

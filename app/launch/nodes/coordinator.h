@@ -15,7 +15,8 @@ namespace fsdp::launch {
 // Serves an endpoint and carries out what an Assembly decides. A connection that does not begin with the
 // greeting of a node of this run is closed, and disturbs nothing. The messages, each an object with "is":
 //   node -> coordinator  hello (run, host, ranks, place), failing, ended (outcome)
-//   coordinator -> node  start (place, nodes, restarts, port, text), wait (text), fail (text), leave (text),
+//   coordinator -> node  start (place, nodes, restarts, port, run, text), wait (text), fail (text), leave
+//   (text),
 //                        over (outcome), refuse (text)
 class Coordinator {
  public:
@@ -48,7 +49,8 @@ class Coordinator {
   bool all_told() const;
 
   Fd listener_;
-  std::string run_;
+  std::string run_;        // as nodes must know it
+  std::string ranks_run_;  // TORCHELASTIC_RUN_ID of the ranks
   Assembly assembly_;
   Wire own_;
   std::map<int, Peer> peers_;

@@ -182,6 +182,7 @@ class NodeRun {
     job_.nodes = start.value("nodes", 1);
     job_.master_port = start.value("port", 0);
     job_.restart_count = start.value("restarts", 0);
+    job_.run_id = start.value("run", job_.run_id);
     return run_ranks(job_, tell_, member_.get());
   }
 

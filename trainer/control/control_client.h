@@ -1,0 +1,23 @@
+// Asks a run that is going on.
+#pragma once
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "trainer/control/control_file.h"
+
+namespace fsdp::control {
+
+// The run does not answer: it has ended, for example.
+class NoAnswer : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Sends the request `what` ("status", "metrics", "save", "stop") and waits for the answer, an object with
+// "ok". Throws NoAnswer.
+nlohmann::json ask(const ControlAddress& address, const std::string& what, std::chrono::milliseconds patience);
+
+}  // namespace fsdp::control
