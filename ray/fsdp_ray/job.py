@@ -6,7 +6,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from . import control
-from .node_run import is_consequence
+from .node_run import first_cause
 
 NAMESPACE = "fsdp_ray"
 
@@ -47,10 +47,7 @@ class Job:
 
     def cause(self, attempt=-1):
         """The failure that made the others fail: {"node", "code", "cause"}. None: no node has reported one."""
-        if not self._attempts:
-            return None
-        failed = [end for end in self._attempts[attempt]["ends"] if end["cause"]]
-        return next((end for end in failed if not is_consequence(end["code"])), failed[0] if failed else None)
+        return first_cause(self._attempts[attempt]["ends"]) if self._attempts else None
 
     def trains(self):
         """True if a gang has started, and none of its nodes has ended, as far as they have said."""
