@@ -9,11 +9,10 @@ class NoRun(Exception):
     """Nobody answers for the run: it has not begun, or has ended."""
 
 
-def ask(folder, do, timeout=120):
+def ask(folder, do, timeout=600):
     """The answer of rank 0 to `do`: status, metrics, save or stop. Works on the node of rank 0 only.
 
-    save and stop are answered when the ranks know of it; they act after the step that they are in. Throws NoRun, and
-    RuntimeError if rank 0 refuses.
+    save and stop are answered when the checkpoint is complete. Throws NoRun, and RuntimeError if rank 0 refuses.
     """
     path = Path(folder) / "control.json"
     try:

@@ -6,7 +6,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from . import control
-from .node_run import is_consequence
+from .node_run import first_cause
 
 NAMESPACE = "fsdp_ray"
 
@@ -20,19 +20,19 @@ class Job:
         self._attempts = []  # of starts of the gang, each {"nodes": ..., "node_id": of rank 0, "ends": [...]}
 
     def status(self):
-        """Step, phase, ranks and checkpoint of the running ranks, with the number of restarts by Ray."""
+        """A dictionary with step, phase, ranks and checkpoint of the run, and the number of restarts by Ray."""
         return {"restarts": max(0, len(self._attempts) - 1)} | self._ask("status")
 
     def metrics(self):
-        """The newest record of metrics.jsonl."""
+        """A dictionary with the records of the last step, "metrics", and of the last evaluation, "eval"."""
         return self._ask("metrics")
 
     def save(self):
-        """Saves a checkpoint after the step that the ranks are in."""
+        """Saves after the step that the ranks are in. A dictionary with the step and the path of the checkpoint."""
         return self._ask("save")
 
     def stop(self):
-        """Ends the run after a save, without an error: fit() returns the Result."""
+        """The same, and then the run ends without an error: fit() returns the Result."""
         return self._ask("stop")
 
     # For the workers and the driver.
@@ -47,10 +47,7 @@ class Job:
 
     def cause(self, attempt=-1):
         """The failure that made the others fail: {"node", "code", "cause"}. None: no node has reported one."""
-        if not self._attempts:
-            return None
-        failed = [end for end in self._attempts[attempt]["ends"] if end["cause"]]
-        return next((end for end in failed if not is_consequence(end["code"])), failed[0] if failed else None)
+        return first_cause(self._attempts[attempt]["ends"]) if self._attempts else None
 
     def trains(self):
         """True if a gang has started, and none of its nodes has ended, as far as they have said."""

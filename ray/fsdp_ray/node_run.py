@@ -97,6 +97,15 @@ def find_cause(lines, code):
     return f"`fsdp run` on {socket.gethostname()} ended with exit code {code}" + (f":\n{last}" if last else "")
 
 
-def is_consequence(code):
-    """True for an exit code that says that the cause is on another node."""
-    return code == PEER_LOST
+def is_consequence(end):
+    """Does the end of a node's ranks say that the cause is on another node?"""
+    return end["code"] == PEER_LOST
+
+
+def first_cause(ends):
+    """Of the ends of nodes, {"node", "code", "cause"} in the order in which they were told, the one that made the others fail.
+
+    None: no node has failed.
+    """
+    failed = [end for end in ends if end["cause"]]
+    return next((end for end in failed if not is_consequence(end)), failed[0] if failed else None)

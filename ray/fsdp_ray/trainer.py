@@ -15,6 +15,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from .command import in_folder, is_fsdp_train
 from .job import start_job
+from .node_run import is_consequence
 from .resources import configured_ranks, planned_bytes, shortage, worker_bundle
 from .worker import POLL_SECONDS, StopRanks, train_on_node
 
@@ -90,7 +91,7 @@ class FsdpTrainer(DataParallelTrainer):
 
     def _failure(self, error, cause):
         """The cause that the nodes name; if they name only consequences of it, a node that died; else Ray's words."""
-        if cause and cause["code"] != 5:
+        if cause and not is_consequence(cause):
             return RunFailed(cause["cause"], cause["code"])
         failures = getattr(error, "worker_failures", {})
         for worker, failure in sorted(failures.items()):

@@ -120,11 +120,12 @@ def save_before_preemption(folder, meeting, node):
 
 def raise_cause(job, attempt, failed):
     """Raises the cause. If these ranks failed because of others, the node of those gets time to say why."""
-    until = time.monotonic() + (CAUSE_SECONDS if is_consequence(failed.code) else 0)
+    own = {"code": failed.code, "cause": failed.cause}
+    until = time.monotonic() + (CAUSE_SECONDS if is_consequence(own) else 0)
     while True:
-        cause = ray.get(job.cause.remote(attempt))
-        if time.monotonic() >= until or (cause and not is_consequence(cause["code"])):
-            raise NodeFailed(cause["cause"] if cause else failed.cause)
+        cause = ray.get(job.cause.remote(attempt)) or own
+        if not is_consequence(cause) or time.monotonic() >= until:
+            raise NodeFailed(cause["cause"])
         time.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""Ten kinds of failure of a rank on one of two Ray nodes: the cause is the first that the user reads. cluster_test.py runs them."""
+"""Kinds of failure of a rank on one of two Ray nodes: the cause is the first that the user reads. cluster_test.py runs them."""
 
 import os
 import shutil
@@ -22,7 +22,8 @@ case $kind-$RANK in
   missing_file-1) cd {folder}; train --set data.format=text --set data.train=text.txt;;
   out_of_memory-1) (sleep 3; kill -KILL $$) & train --set training.max_steps=1000000;;
   segmentation_fault-1) (sleep 3; kill -SEGV $$) & train --set training.max_steps=1000000;;
-  out_of_memory-0 | segmentation_fault-0) train --set training.max_steps=1000000;;
+  late_report-1) (sleep 3; kill -STOP $PPID; kill -KILL $$; sleep 2; kill -CONT $PPID) & train --set training.max_steps=1000000;;
+  late_report-0 | out_of_memory-0 | segmentation_fault-0) train --set training.max_steps=1000000;;
   exception-1) exec {python} -c 'raise RuntimeError("no more data")';;
   exit-1) echo out of patience >&2; exit 3;;
   not_finite-*) train --set optimizer.lr=1000 --set training.max_skipped_steps=0 --set optimizer.name=sgd \
@@ -42,6 +43,8 @@ CAUSES = {
     "missing_file": ("rank 1 of 2 on .* ended with exit code 2", "text.txt"),
     "out_of_memory": ("rank 1 of 2 on .*SIGKILL", "logs/rank-1.log"),
     "segmentation_fault": ("rank 1 of 2 on .*SIGSEGV", "logs/rank-1.log"),
+    # The node with the cause tells of it two seconds after the other one has told that its peer is lost.
+    "late_report": ("rank 1 of 2 on .*SIGKILL", "logs/rank-1.log"),
     "exception": ("rank 1 of 2 on .* ended with exit code 1", "RuntimeError: no more data"),
     "exit": ("rank 1 of 2 on .* ended with exit code 3", "out of patience"),
     "not_finite": ("rank [01] of 2 on .* ended with exit code 6", "not finite"),

@@ -6,6 +6,7 @@ Arguments of such a test: FSDP. The nodes of the cluster are raylets of this mac
 import atexit
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,7 @@ class ClusterTest(unittest.TestCase):
     def start_cluster():
         # The head has no CPUs: it runs the driver's actors, and no ranks.
         ClusterTest.cluster = Cluster(initialize_head=True, head_node_args={
-            "num_cpus": 0, "include_dashboard": False, "object_store_memory": MEMORY})
+            "num_cpus": 0, "include_dashboard": True, "dashboard_port": free_port(), "object_store_memory": MEMORY})
         atexit.register(ClusterTest.cluster.shutdown)
         ray.init(address=ClusterTest.cluster.address, log_to_driver=bool(os.environ.get("FSDP_TEST_VERBOSE")))
         atexit.register(ray.shutdown)
@@ -163,6 +164,12 @@ def ancestors(pid):
         pid = int(state(Path(f"/proc/{pid}"))[1])
         found.append(pid)
     return found
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def run_in_thread(call):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from cluster import FSDP, ClusterTest, ancestors, last_step, processes_of, ranks_of, records, run_in_thread, wait_until
 
@@ -41,12 +42,14 @@ class Kills(ClusterTest):
 
 
 class Drivers(ClusterTest):
+    def words(self, *options, train=()):
+        return [sys.executable, "-m", "fsdp_ray", "--nodes", "2", "--ranks-per-node", "2", "--fsdp", FSDP, *options, "--",
+                "fsdp", "train", "--config", str(self.config), "--run", str(self.folder / "run"), *train]
+
     def start(self, *words):
         output = open(self.folder / "driver.log", "a")
         self.addCleanup(output.close)
-        process = subprocess.Popen([sys.executable, "-m", "fsdp_ray", "--nodes", "2", "--ranks-per-node", "2", "--fsdp", FSDP,
-                                    "--address", self.cluster.address, "--", "fsdp", "train", "--config", str(self.config),
-                                    "--run", str(self.folder / "run"), *words], stdout=output, stderr=output)
+        process = subprocess.Popen(self.words("--address", self.cluster.address, train=words), stdout=output, stderr=output)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process
@@ -77,6 +80,15 @@ class Drivers(ClusterTest):
         self.assertEqual(self.start(*STEPS).wait(100), 0, self.log())
         self.assertEqual(last_step(run), 150)
         self.same_weights(self.train_alone(*STEPS), run)
+
+    def test_work_through_ray_job_submit(self):
+        run = self.folder / "run"
+        ray_command = Path(sys.executable).parent / "ray"
+        done = subprocess.run([ray_command, "job", "submit", "--address", f"http://{self.cluster.head_node.webui_url}", "--",
+                               *self.words()], capture_output=True, text=True, timeout=100, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("succeeded", done.stdout)
+        self.same_weights(self.train_alone(), run)
 
     def test_give_the_exit_code_and_the_cause(self):
         failed = self.start("--set", "training.max_steps=nine")

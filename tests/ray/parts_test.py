@@ -24,7 +24,7 @@ from fsdp_ray import FsdpTrainer, control  # noqa: E402
 from fsdp_ray.__main__ import parse, take_run_folder  # noqa: E402
 from fsdp_ray.command import in_folder, most_nodes_that_fit, node_environment, run_words  # noqa: E402
 from fsdp_ray.metrics import MetricsFile  # noqa: E402
-from fsdp_ray.node_run import NodeRun, find_cause  # noqa: E402
+from fsdp_ray.node_run import NodeRun, find_cause, first_cause  # noqa: E402
 from fsdp_ray.resources import configured_ranks, planned_bytes, shortage, worker_bundle  # noqa: E402
 from fsdp_ray.trainer import program_words, spread  # noqa: E402
 
@@ -213,6 +213,14 @@ class NodeRuns(FolderTest):
             parent.wait()
             pids = (self.folder / "pids").read_text().split()
             wait_until(lambda: not any(map(lives, pids)), 10)
+
+    def test_the_node_with_the_cause_is_found_whoever_tells_first(self):
+        lost, died = {"node": 0, "code": 5, "cause": "rank 0: rank 1 died"}, {"node": 1, "code": 137, "cause": "rank 1: SIGKILL"}
+        well = {"node": 2, "code": 75, "cause": ""}
+        self.assertEqual(first_cause([well, lost, died]), died)
+        self.assertEqual(first_cause([died, lost]), died)
+        self.assertEqual(first_cause([lost, well]), lost)
+        self.assertIsNone(first_cause([well]))
 
     def test_without_a_report_the_last_lines_are_the_cause(self):
         report = ["[rank 0] x", "fsdp: waiting", "fsdp: rank 1 of 2 on a ended with exit code 1", "  [rank 1] why", "then rank 0"]

@@ -48,6 +48,29 @@ class Trainer(ClusterTest):
         self.assertEqual(ray.train.Result.from_path(str(run)).checkpoint.path, result.checkpoint.path)
 
 
+class Handle(ClusterTest):
+    def test_asks_saves_and_stops_a_running_job(self):
+        with self.assertRaisesRegex(ValueError, "gpt"):
+            fsdp_ray.connect("gpt")
+        run = self.folder / "gpt"
+        program = ["fsdp", "train", "--config", self.config, "--set", "training.max_steps=1000000"]
+        done = run_in_thread(self.trainer(program, name="gpt").fit)
+        wait_until(lambda: last_step(run) > 0, "the first steps")
+        with self.assertRaisesRegex(ValueError, "a job named gpt runs on this cluster"):
+            self.trainer(program, name="gpt").fit()
+        job = fsdp_ray.connect("gpt")
+        status = ray.get(job.status.remote())
+        self.assertEqual((status["ranks"], status["last_step"], status["restarts"]), (4, 1000000, 0))
+        self.assertGreater(ray.get(job.metrics.remote())["metrics"]["step"], 0)
+        saved = ray.get(job.save.remote())
+        self.assertEqual(saved["checkpoint"], str(run / f"step-{saved['step']:08}"))
+        self.typed("ckpt", "verify", saved["checkpoint"])
+        stopped = ray.get(job.stop.remote())
+        self.assertGreater(stopped["step"], saved["step"])
+        result = done()
+        self.assertEqual((result.return_value["exit_code"], result.checkpoint.path), (0, stopped["checkpoint"]))
+
+
 class Tasks(ClusterTest):
     def test_train_on_what_they_were_given(self):
         metrics = ray.get(fsdp_ray.train_task.options(num_cpus=2).remote(str(self.config), str(self.folder / "task"), FSDP))
