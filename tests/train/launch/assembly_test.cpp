@@ -164,6 +164,15 @@ TEST_F(Rounds, ANodeThatComesLaterMakesTheRunLargerWithoutARestart) {
   const auto orders = ends(0, 75);
   EXPECT_THAT(text(orders), ElementsAre("0 start 2", "1 start 2"));
   EXPECT_EQ(orders[0].restarts, 1) << "so that ranks go on with what they saved";
+  EXPECT_EQ(orders[0].text, "host1 has come; starting all ranks again, on more nodes");
+}
+
+TEST_F(Rounds, ANodeTooManyWaitsAndTakesThePlaceOfALostOne) {
+  begin(1, 2);
+  join(0), join(1);
+  EXPECT_THAT(text(join(2)), ElementsAre("2 wait"));
+  EXPECT_THAT(text(assembly_->lost(1, now_)), ElementsAre("0 fail"));
+  EXPECT_THAT(text(ends(0, 5)), ElementsAre("0 start 2", "2 start 2"));
 }
 
 TEST_F(Rounds, AFailureOnTheWayToALargerRoundCounts) {
