@@ -253,7 +253,8 @@ void Run::start_control() {
     control_.emplace(control::ControlFacts{.folder = {request_.folder},
                                            .ranks = world_.size(),
                                            .step = state_->step,
-                                           .last_step = steps_});
+                                           .last_step = steps_,
+                                           .waiting = [world = world_] { return waiting_for(world); }});
   } catch (const IoError& error) {
     reporter_->note(std::string("warning: `fsdp ctl` cannot reach this run: ") + error.what());
   }

@@ -25,12 +25,13 @@ namespace fsdp::testing {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How the ranks reach each other: on one host, or as if each were a host, with gloo and the store.
-enum class Reach : uint8_t { one_host, hosts };
+// How the ranks reach each other: on one host, or as if each were a host: by the library's gloo, or by one
+// that c10d brings along, which knows no timeouts of ours. Beats go through the store then.
+enum class Reach : uint8_t { one_host, hosts, c10d_hosts };
 
 inline CommOptions reach_options(Reach reach, milliseconds timeout) {
   CommOptions options{.timeout = timeout};
-  if (reach == Reach::hosts) {
+  if (reach == Reach::c10d_hosts) {
     options.backend = BackendKind::c10d;
     options.c10d = make_gloo;
   }
@@ -41,7 +42,7 @@ class Gang {
  public:
   Gang(int size, Reach reach, const RankBody& body)
       : ranks_(fork_ranks(size, [this, reach, body](World& world) {
-          if (reach == Reach::hosts)
+          if (reach != Reach::one_host)
             for (Peer& peer : world.state().peers) peer.host_id += "/" + std::to_string(peer.rank);
           set_log_sink([this, rank = world.rank()](LogLevel, std::string_view line) {
             std::ofstream(log_, std::ios::app) << "[" << rank << "] " << line << std::endl;

@@ -1,6 +1,7 @@
 """hangs_test.py FSDP: a rank of `fsdp train` is stopped (SIGSTOP). The others say so, and the run goes on
 with it, or ends."""
 
+import json
 import os
 import pty
 import signal
@@ -8,7 +9,7 @@ import subprocess
 import threading
 import time
 
-from runs import RunTest, kill, main, ranks_below, wait_until
+from runs import FSDP, RunTest, kill, main, ranks_below, wait_until
 
 SETS = ["training.max_steps=100000", "checkpoint.every_steps=50", "checkpoint.keep_last=2", "eval.every_steps=50"]
 TIMEOUT = 6
@@ -53,6 +54,12 @@ class Hangs(RunTest):
         os.kill(worker, signal.SIGSTOP)
         return worker
 
+    def status(self, run):
+        done = subprocess.run([FSDP, "ctl", run, "status", "--json"], cwd=self.folder, env=self.environment(), text=True,
+                              capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
     def on_terminal(self, command):
         """Starts a command whose stderr is a terminal of 200 columns. Returns the process and what it shows."""
         ours, theirs = pty.openpty()
@@ -84,8 +91,10 @@ class Hangs(RunTest):
             wait_until(lambda: "has waited since" in log.read_text(), 60)
             self.assertIn("its process is stopped", log.read_text())
             self.assertEqual(log.read_text().count("has waited since"), 1)
+            self.assertIn("rank 1 (host ", self.status("shown")["waiting"])
             os.kill(worker, signal.SIGCONT)
             wait_until(lambda: " goes on, after " in log.read_text(), 60)
+            self.assertEqual(self.status("shown")["waiting"], "")
             before = self.steps_done("shown")
             wait_until(lambda: self.steps_done("shown") > before, 60)
             process.send_signal(signal.SIGINT)
