@@ -13,7 +13,7 @@ namespace fsdp::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr const char* kLabel = "fsdp doctor";
+constexpr const char* kCheckLabel = "fsdp doctor";
 constexpr int64_t kElements = 1003;
 
 // Small integers, so that sums are exact in every dtype: element i of rank r is i % 3 + r % 2.
@@ -35,7 +35,7 @@ std::string difference(const at::Tensor& found, const at::Tensor& expected) {
          std::to_string(expected[at].item<double>());
 }
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_from(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 class Check {
  public:
@@ -64,7 +64,7 @@ class Check {
 
   void all_gather() {
     const at::Tensor slot = comm_.allocate(MemoryUse::gather, kElements * world_.size(), dtype_);
-    comm_.all_gather(slot, mine(), kLabel).wait();
+    comm_.all_gather(slot, mine(), kCheckLabel).wait();
     std::vector<at::Tensor> all;
     for (int rank = 0; rank < world_.size(); ++rank) all.push_back(values_of(rank, dtype_, world_.device()));
     compare("all_gather", slot, torch::cat(all));
@@ -74,19 +74,19 @@ class Check {
     const at::Tensor input = comm_.allocate(MemoryUse::reduce, kElements * world_.size(), dtype_);
     input.copy_(mine().repeat({world_.size()}));
     const at::Tensor output = torch::empty({kElements}, mine().options());
-    comm_.reduce_scatter(output, input, ReduceOp::sum, 1.0, kLabel).wait();
+    comm_.reduce_scatter(output, input, ReduceOp::sum, 1.0, kCheckLabel).wait();
     compare("reduce_scatter", output, sums());
-    comm_.claim(input, kLabel);
+    comm_.claim(input, kCheckLabel);
   }
   void all_reduce() {
     const at::Tensor tensor = mine();
-    comm_.all_reduce(tensor, ReduceOp::sum, kLabel).wait();
+    comm_.all_reduce(tensor, ReduceOp::sum, kCheckLabel).wait();
     compare("all_reduce", tensor, sums());
   }
   void broadcast() {
     const int root = world_.size() - 1;
     const at::Tensor tensor = mine();
-    comm_.broadcast(tensor, root, kLabel).wait();
+    comm_.broadcast(tensor, root, kCheckLabel).wait();
     compare("broadcast", tensor, values_of(root, dtype_, world_.device()));
   }
 
@@ -98,17 +98,17 @@ class Check {
 // Mean seconds of `once`, which ends with its device idle. All ranks run it equally often.
 double mean_seconds(const World& world, Comm& comm, const std::function<void()>& once) {
   once();
-  comm.barrier(kLabel);
+  comm.barrier(kCheckLabel);
   const auto first = Clock::now();
   once();
   constexpr double kBudget = 0.3, kMost = 50;
-  const auto times = static_cast<int64_t>(std::clamp(kBudget / std::max(seconds_since(first), 1e-9), 1.0, kMost));
+  const auto times = static_cast<int64_t>(std::clamp(kBudget / std::max(seconds_from(first), 1e-9), 1.0, kMost));
   const at::Tensor agreed = torch::full({1}, times, torch::kLong).to(world.device());
-  comm.broadcast(agreed, 0, kLabel).wait();
+  comm.broadcast(agreed, 0, kCheckLabel).wait();
   const int64_t count = agreed.item<int64_t>();
   const auto start = Clock::now();
   for (int64_t i = 0; i < count; ++i) once();
-  return seconds_since(start) / static_cast<double>(count);
+  return seconds_from(start) / static_cast<double>(count);
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ std::vector<doctor::Timing> time_collectives(const World& world, Comm& comm, dou
     const at::Tensor slot = comm.allocate(MemoryUse::gather, elements * world.size(), at::kFloat);
     const at::Tensor shard = torch::ones({elements}, options);
     const double seconds = mean_seconds(world, comm, [&] {
-      comm.all_gather(slot, shard, kLabel).wait();
+      comm.all_gather(slot, shard, kCheckLabel).wait();
       in_order(slot);
       comm.release(slot);
     });
@@ -148,16 +148,16 @@ std::vector<doctor::Timing> time_collectives(const World& world, Comm& comm, dou
     const at::Tensor input = comm.allocate(MemoryUse::reduce, elements * world.size(), at::kFloat);
     const at::Tensor output = torch::empty({elements}, options);
     const double seconds = mean_seconds(world, comm, [&] {
-      comm.reduce_scatter(output, input, ReduceOp::sum, 1.0, kLabel).wait();
+      comm.reduce_scatter(output, input, ReduceOp::sum, 1.0, kCheckLabel).wait();
       in_order(output);
     });
-    comm.claim(input, kLabel);
+    comm.claim(input, kCheckLabel);
     return {seconds, static_cast<double>(elements) * 4 * ranks};
   });
   time("all_reduce", [&](int64_t elements) -> Sizes {
     const at::Tensor tensor = torch::zeros({elements * world.size()}, options);
     const double seconds = mean_seconds(world, comm, [&] {
-      comm.all_reduce(tensor, ReduceOp::sum, kLabel).wait();
+      comm.all_reduce(tensor, ReduceOp::sum, kCheckLabel).wait();
       in_order(tensor);
     });
     return {seconds, static_cast<double>(elements) * 4 * ranks};

@@ -13,9 +13,9 @@ namespace fsdp::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr const char* kLabel = "fsdp doctor: link";
+constexpr const char* kLinkLabel = "fsdp doctor: link";
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double elapsed_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 int64_t wall_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -28,11 +28,11 @@ class Line {
   Line(const World& world, Comm& comm, int peer) : comm_(comm), peer_(peer), device_(world.device()) {}
 
   void send(int64_t number) {
-    comm_.send(torch::full({1}, number, torch::kLong).to(device_), peer_, kLabel).wait();
+    comm_.send(torch::full({1}, number, torch::kLong).to(device_), peer_, kLinkLabel).wait();
   }
   int64_t receive() {
     const at::Tensor number = torch::zeros({1}, at::TensorOptions().dtype(torch::kLong).device(device_));
-    comm_.recv(number, peer_, kLabel).wait();
+    comm_.recv(number, peer_, kLinkLabel).wait();
     return number.item<int64_t>();
   }
   // The seconds that `count` messages of `bytes` take to the peer, with its answer.
@@ -42,15 +42,15 @@ class Line {
     const at::Tensor data = torch::zeros({bytes}, at::TensorOptions().dtype(torch::kByte).device(device_));
     receive();  // the peer has its memory
     const auto start = Clock::now();
-    for (int64_t i = 0; i < count; ++i) comm_.send(data, peer_, kLabel).wait();
+    for (int64_t i = 0; i < count; ++i) comm_.send(data, peer_, kLinkLabel).wait();
     receive();
-    return seconds_since(start);
+    return elapsed_since(start);
   }
   void receive_bytes() {
     const int64_t count = receive(), bytes = receive();
     const at::Tensor data = torch::zeros({bytes}, at::TensorOptions().dtype(torch::kByte).device(device_));
     send(0);
-    for (int64_t i = 0; i < count; ++i) comm_.recv(data, peer_, kLabel).wait();
+    for (int64_t i = 0; i < count; ++i) comm_.recv(data, peer_, kLinkLabel).wait();
     data[0].item<uint8_t>();  // waits for the device
     send(0);
   }
@@ -73,7 +73,7 @@ doctor::Link measure(Line& line) {
     const auto start = Clock::now();
     line.send(i);
     line.receive();
-    trips.push_back(seconds_since(start));
+    trips.push_back(elapsed_since(start));
   }
   std::sort(trips.begin(), trips.end());
   link.latency = trips[trips.size() / 2] / 2;

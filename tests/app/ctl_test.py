@@ -81,10 +81,11 @@ class Asks(CtlTest):
     def test_many_ask_at_once(self):
         self.start_and_wait(*NO_SAVES)
         asking = [subprocess.Popen([FSDP, "ctl", self.run_folder, what], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                  for what in ("save", "status", "save", "metrics", "save", "stop", "save")]
+                  for what in ("save", "status", "save", "metrics", "save")]
         for one in asking:
             out, err = one.communicate(timeout=60)
             self.assertEqual(one.returncode, OK, (out, err))
+        self.ctl("stop")
 
 
 class Refusals(CtlTest):
@@ -99,7 +100,8 @@ class Refusals(CtlTest):
         os.kill(self.ranks()[0], signal.SIGKILL)
         process.wait(30)
         self.refused(FAILED, "ctl", self.run_folder, "status", says=["does not listen", "have ended"])
-        process = self.start_and_wait(*NO_SAVES, "--resume", "auto", steps=6)
+        self.start(*NO_SAVES, "--resume", "auto")
+        wait_until(lambda: self.control()["pid"] in self.ranks().values(), "a control.json of the new ranks")
         self.assertEqual(self.asked("status")["pid"], self.ranks()[0])
 
     def test_another_program_at_the_port_of_a_killed_run(self):
@@ -139,29 +141,20 @@ class Strangers(CtlTest):
         wait_until(lambda: self.asked("status")["step"] > done + 3, "steps after the strangers")
         self.assertEqual(self.asked("status")["checkpoint"], "", "nothing was saved")
 
-    def test_scans_http_garbage_and_silence_change_nothing(self):
-        steps = ("--set", "training.max_steps=300", "--set", "training.reproducible=true", "--set", "checkpoint.every_steps=0")
-        self.train(*steps)
-        undisturbed = losses(self.run_folder)
-        self.run_folder = self.folder / "disturbed"
-        process = self.start_and_wait(*steps, "--set", "training.max_steps=300")
-        for number in range(100):
-            with self.connect():
-                pass  # a port scan
-            stranger = self.connect()
-            stranger.sendall((b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", os.urandom(3000) + b"\n", b"{}\n", b'{"token":\n')[number % 4])
-            if process.poll() is not None:
-                break
-        silent = [self.connect() for _ in range(80)] if process.poll() is None else []
-        if silent:
-            self.assertEqual(self.asked("status")["ok"], True)
+    def test_silence_and_floods_leave_room_for_requests(self):
+        self.start_and_wait(*NO_SAVES)
+        silent = [self.connect() for _ in range(150)]
+        for _ in range(5):
             flood = self.connect()
             try:
-                flood.sendall(b"x" * 1_000_000)  # longer than a request can be: closed
+                flood.sendall(b"x" * 1_000_000)  # longer than a request can be
             except OSError:
-                pass
-        self.assertEqual(process.wait(100), OK, self.output())
-        self.assertEqual(losses(self.run_folder), undisturbed)
+                pass  # closed: right
+            self.assertEqual(self.asked("status")["ok"], True)
+        self.assertEqual(silent[0].recv(1), b"", "the oldest is closed")
+        done = self.asked("status")["step"]
+        wait_until(lambda: self.asked("status")["step"] > done + 3, "steps after the strangers")
+
 
 
 if __name__ == "__main__":
