@@ -99,6 +99,11 @@ class Causes(ClusterTest):
                     self.assertRegex(said.splitlines()[0], first, said)
                     self.assertIn(below, said)
 
+    def test_a_node_without_the_command_is_named(self):
+        with self.assertRaises(RunFailed) as raised:
+            self.trainer(["true"], fsdp="no-such-fsdp").fit()
+        self.assertRegex(raised.exception.cause, "^node .* has no no-such-fsdp in its PATH")
+
     def test_are_in_the_error_of_fit_with_the_exit_code(self):
         program = ["sh", "-c", "[ $RANK = 1 ] && { echo no data >&2; exit 3; }; sleep 60"]
         with self.assertRaises(RunFailed) as raised:
