@@ -100,8 +100,8 @@ class FsdpTrainer(DataParallelTrainer):
         if cause:
             return RunFailed(cause["cause"], cause["code"])
         for failure in failures.values():
-            if isinstance(raised := getattr(failure, "_base_exc", None), NodeFailed):  # before its ranks began
-                return RunFailed(str(raised))
+            if isinstance(failure, NodeFailed):  # before its ranks began
+                return RunFailed(str(failure))
         missing = self.missing()
         return RunFailed(f"{error}\n{missing}" if missing else str(error))
 

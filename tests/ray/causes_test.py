@@ -63,7 +63,7 @@ class NextKind(ray.train.UserCallback):
     def after_exception(self, run_context, worker_exceptions):
         kinds = [*CAUSES, "done"]
         kind = (self.folder / "kind").read_text()
-        said = "\n=====\n".join(str(getattr(one, "_base_exc", one)) for one in worker_exceptions.values())
+        said = "\n=====\n".join(str(one) for one in worker_exceptions.values())
         (self.folder / f"{kind}.said").write_text(said)
         (self.folder / "kind").write_text(kinds[kinds.index(kind) + 1])
 
