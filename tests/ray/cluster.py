@@ -26,7 +26,8 @@ os.environ |= {
     "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE), str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
     "HOME": home.name, "PYTHONDONTWRITEBYTECODE": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_health_check_initial_delay_ms": "0", "RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "500",
-    "RAY_health_check_failure_threshold": "3", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"}
+    "RAY_health_check_failure_threshold": "3", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}  # one process less for each start; a test turns it on
 
 import ray  # noqa: E402
 import ray.train  # noqa: E402

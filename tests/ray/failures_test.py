@@ -6,10 +6,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
+import ray
 from cluster import FSDP, ClusterTest, ancestors, last_step, processes_of, ranks_of, records, run_in_thread, wait_until
 
 
+import fsdp_ray
+
+RAY = Path(sys.executable).parent / "ray"
 STEPS = ("--set", "training.max_steps=150")
 
 
@@ -39,6 +44,29 @@ class Kills(ClusterTest):
         self.cluster.remove_node(raylets[raylet], allow_graceful=False)
         self.add_node()
         self.same_weights(self.train_alone(*STEPS), run)
+
+
+class Preemption(ClusterTest):
+    def test_of_a_node_saves_and_moves_the_ranks(self):
+        run = self.folder / "run"
+        program = ["fsdp", "train", "--config", self.config, "--set", "training.max_steps=1000000", "--set",
+                   "checkpoint.every_steps=0"]
+        with mock.patch.dict(os.environ, RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="1", RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S="0.5"):
+            done = run_in_thread(self.trainer(program).fit)
+            wait_until(lambda: last_step(run) >= 20, "steps")
+        node = next(node for node in self.cluster.worker_nodes
+                    if node.all_processes["raylet"][0].process.pid in ancestors(ranks_of(run)[0]))
+        subprocess.run([RAY, "drain-node", "--address", self.cluster.address, "--node-id", node.node_id, "--reason",
+                        "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test", "--deadline-remaining-seconds", "5"],
+                       check=True, capture_output=True)
+        wait_until(lambda: len(records(run, "resume")) == 1, "a start from the checkpoint")
+        # Without the announcement there would have been no checkpoint.
+        self.assertGreater(records(run, "resume")[0]["step"], 20)
+        stopped = ray.get(fsdp_ray.connect("run").stop.remote())
+        self.assertEqual(done().checkpoint.path, stopped["checkpoint"])
+        self.cluster.remove_node(node, allow_graceful=False)
+        self.add_node()
+        self.same_weights(self.train_alone("--set", f"training.max_steps={stopped['step']}"), run)
 
 
 class Drivers(ClusterTest):
@@ -83,8 +111,7 @@ class Drivers(ClusterTest):
 
     def test_work_through_ray_job_submit(self):
         run = self.folder / "run"
-        ray_command = Path(sys.executable).parent / "ray"
-        done = subprocess.run([ray_command, "job", "submit", "--address", f"http://{self.cluster.head_node.webui_url}", "--",
+        done = subprocess.run([RAY, "job", "submit", "--address", f"http://{self.cluster.head_node.webui_url}", "--",
                                *self.words()], capture_output=True, text=True, timeout=100, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("succeeded", done.stdout)
