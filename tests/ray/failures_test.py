@@ -11,7 +11,6 @@ from unittest import mock
 import ray
 from cluster import FSDP, ClusterTest, ancestors, last_step, processes_of, ranks_of, records, run_in_thread, wait_until
 
-
 import fsdp_ray
 
 RAY = Path(sys.executable).parent / "ray"
