@@ -77,7 +77,8 @@ class ClusterTest(unittest.TestCase):
 
     @staticmethod
     def add_node():
-        return ClusterTest.cluster.add_node(num_cpus=2, object_store_memory=MEMORY, memory=4 << 30)
+        # The GPUs are numbers to Ray. Only ranks that ask for them see any.
+        return ClusterTest.cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=MEMORY, memory=4 << 30)
 
     def setUp(self):
         made = tempfile.TemporaryDirectory()
