@@ -17,7 +17,7 @@ from .command import in_folder, is_fsdp_train
 from .job import start_job
 from .node_run import is_consequence
 from .resources import configured_ranks, planned_bytes, shortage, worker_bundle
-from .worker import POLL_SECONDS, StopRanks, train_on_node
+from .worker import POLL_SECONDS, NodeFailed, StopRanks, train_on_node
 
 PENDING_SECONDS = 10.0  # after so long without a gang, the driver says what is missing
 
@@ -99,6 +99,9 @@ class FsdpTrainer(DataParallelTrainer):
                 return RunFailed(f"the Ray worker of node {worker} died with its ranks: {failure}")
         if cause:
             return RunFailed(cause["cause"], cause["code"])
+        for failure in failures.values():
+            if isinstance(failure, NodeFailed):  # before its ranks began
+                return RunFailed(str(failure))
         missing = self.missing()
         return RunFailed(f"{error}\n{missing}" if missing else str(error))
 

@@ -63,7 +63,7 @@ class NextKind(ray.train.UserCallback):
     def after_exception(self, run_context, worker_exceptions):
         kinds = [*CAUSES, "done"]
         kind = (self.folder / "kind").read_text()
-        said = "\n=====\n".join(str(getattr(one, "_base_exc", one)) for one in worker_exceptions.values())
+        said = "\n=====\n".join(str(one) for one in worker_exceptions.values())
         (self.folder / f"{kind}.said").write_text(said)
         (self.folder / "kind").write_text(kinds[kinds.index(kind) + 1])
 
@@ -98,6 +98,11 @@ class Causes(ClusterTest):
                 for said in (self.folder / f"{kind}.said").read_text().split("\n=====\n"):
                     self.assertRegex(said.splitlines()[0], first, said)
                     self.assertIn(below, said)
+
+    def test_a_node_without_the_command_is_named(self):
+        with self.assertRaises(RunFailed) as raised:
+            self.trainer(["true"], fsdp="no-such-fsdp").fit()
+        self.assertRegex(raised.exception.cause, "^node .* has no no-such-fsdp in its PATH")
 
     def test_are_in_the_error_of_fit_with_the_exit_code(self):
         program = ["sh", "-c", "[ $RANK = 1 ] && { echo no data >&2; exit 3; }; sleep 60"]

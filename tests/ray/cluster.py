@@ -23,10 +23,11 @@ home = tempfile.TemporaryDirectory(prefix="fsdp-ray-")  # Ray keeps tokens and c
 
 # For all processes of the cluster. A dead node is noticed after 1.5 s, and workers are looked at five times a second.
 os.environ |= {
-    "PYTHONPATH": os.pathsep.join([str(PACKAGE), str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep),
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(PACKAGE), str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
     "HOME": home.name, "PYTHONDONTWRITEBYTECODE": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_health_check_initial_delay_ms": "0", "RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "500",
-    "RAY_health_check_failure_threshold": "3", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"}
+    "RAY_health_check_failure_threshold": "3", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}  # one process less for each start; a test turns it on
 
 import ray  # noqa: E402
 import ray.train  # noqa: E402
@@ -76,7 +77,8 @@ class ClusterTest(unittest.TestCase):
 
     @staticmethod
     def add_node():
-        return ClusterTest.cluster.add_node(num_cpus=2, object_store_memory=MEMORY, memory=4 << 30)
+        # The GPUs are numbers to Ray. Only ranks that ask for them see any.
+        return ClusterTest.cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=MEMORY, memory=4 << 30)
 
     def setUp(self):
         made = tempfile.TemporaryDirectory()
@@ -89,10 +91,10 @@ class ClusterTest(unittest.TestCase):
 
     def trainer(self, program, name="run", nodes=2, max_failures=0, callbacks=(), **how):
         return FsdpTrainer(
-            program, fsdp=FSDP, poll_seconds=0.2,
+            program, poll_seconds=0.2, **({"fsdp": FSDP} | how),
             scaling_config=ray.train.ScalingConfig(num_workers=nodes, elastic_resize_monitor_interval_s=2),
             run_config=ray.train.RunConfig(storage_path=str(self.folder), name=name, callbacks=list(callbacks),
-                                           failure_config=ray.train.FailureConfig(max_failures=max_failures)), **how)
+                                           failure_config=ray.train.FailureConfig(max_failures=max_failures)))
 
     def train_alone(self, *sets):
         """`fsdp train` on 4 ranks of this machine, without Ray. Returns the run's folder."""

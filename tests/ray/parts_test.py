@@ -201,7 +201,8 @@ class NodeRuns(FolderTest):
             import os, sys, time
             sys.path[:0] = {sys.path!r}
             from fsdp_ray.node_run import NodeRun
-            NodeRun([{FSDP!r}, "run", "--nproc-per-node", "2", "sh", "-c", "echo $$ >>pids; sleep 77"], dict(os.environ), {str(self.folder)!r})
+            NodeRun([{FSDP!r}, "run", "--nproc-per-node", "2", "sh", "-c", "echo $$ >>pids; sleep 77"], dict(os.environ),
+                    {str(self.folder)!r})
             time.sleep(100)
             """)
         for number in (signal.SIGKILL, signal.SIGTERM):

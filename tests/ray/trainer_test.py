@@ -77,6 +77,13 @@ class Tasks(ClusterTest):
         self.assertEqual((metrics["step"], metrics["ranks"], metrics["exit_code"]), (50, 2, 0))
         self.same_weights(self.train_alone(), self.folder / "task")
 
+    def test_see_the_gpus_that_ray_assigned_and_no_others(self):
+        program = ["sh", "-c", f"echo rank $RANK: $CUDA_VISIBLE_DEVICES >>{self.folder}/seen"]
+        task = fsdp_ray.train_task
+        self.assertEqual(ray.get(task.options(num_gpus=2).remote(program, str(self.folder), FSDP)), {"exit_code": 0, "ranks": 2})
+        self.assertEqual(ray.get(task.options(num_cpus=1).remote(program, str(self.folder), FSDP)), {"exit_code": 0, "ranks": 1})
+        self.assertEqual(sorted((self.folder / "seen").read_text().splitlines()), ["rank 0:", "rank 0: 0,1", "rank 1: 0,1"])
+
     def test_say_which_resource_is_short(self):
         trainer = self.trainer(["true"], nodes=1, ranks_per_node=8)
         self.assertRegex(trainer.missing(), "CPU: 8 wanted on each of 1 nodes; so many are on 0 .*: 2 free of 2")
