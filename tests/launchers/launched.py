@@ -3,6 +3,7 @@
 Commands are those of the table in docs/launching.md, run as they stand there, in a folder with a config.yaml.
 """
 
+import functools
 import os
 import re
 import subprocess
@@ -33,6 +34,7 @@ logging: {every_steps: 1}
 RUN = "runs/config/stage1"  # of config.yaml
 
 
+@functools.lru_cache
 def peers_folder():
     """Folder of torchrun. Installs the launchers; without one of them the test fails, with what is missing."""
     made = subprocess.run([ROOT / "scripts" / "setup-peers"], stdout=subprocess.PIPE, text=True, check=True)

@@ -43,10 +43,8 @@ class Slurm(LaunchedTest):
     def wait_for_steps(self, steps):
         wait_until(lambda: len(records(self.folder / RUN)) >= steps, f"{steps} steps; {self.log()}")
 
-    def wait_for_end(self, job):
-        wait_until(lambda: self.state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"),
-                   f"the end of job {job}", 120)
-        return self.state(job)
+    def wait_for_end(self, job, state="COMPLETED", restarts=0):
+        wait_until(lambda: self.state(job) == (state, restarts), f"the end of job {job}; {self.log()}", 100)
 
     def went_on(self):
         """The run was stopped once, saved, and went on where it had stopped."""
@@ -64,8 +62,7 @@ class Slurm(LaunchedTest):
         self.wait_for_steps(10)
         self.slurm("scancel", "--signal=TERM", job)
         wait_until(lambda: self.state(job)[1] == 1, f"the requeue; {self.log()}")
-        self.slurm("scontrol", "update", f"jobid={job}", "starttime=now")
-        self.assertEqual(self.wait_for_end(job), ("COMPLETED", 1), self.log())
+        self.wait_for_end(job, restarts=1)
         self.assertIn(f"restart 1 of Slurm job {job}: goes on with the run in {RUN}", self.log())
         self.went_on()
         timed("Slurm: a job that is stopped, requeued and finished", began)
@@ -76,17 +73,16 @@ class Slurm(LaunchedTest):
         self.wait_for_steps(10)
         first = self.slurm("sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null",
                            "--wrap", "sleep 1").strip()
-        self.assertEqual(self.wait_for_end(first)[0], "COMPLETED")
+        self.wait_for_end(first)
         wait_until(lambda: self.state(job)[1] == 1, f"the requeue; {self.log()}")
-        self.slurm("scontrol", "update", f"jobid={job}", "starttime=now")
-        self.assertEqual(self.wait_for_end(job), ("COMPLETED", 1), self.log())
+        self.wait_for_end(job, restarts=1)
         self.went_on()
         timed("Slurm: a job that is preempted, requeued and finished", began)
 
     def test_another_job_does_not_go_on_with_the_run(self):
         self.configure(5)
-        self.assertEqual(self.wait_for_end(self.submit())[0], "COMPLETED", self.log())
-        self.assertEqual(self.wait_for_end(self.submit())[0], "FAILED", self.log())
+        self.wait_for_end(self.submit())
+        self.wait_for_end(self.submit(), "FAILED")
         self.assertIn(f"{RUN} holds a run already", self.log())
 
 
