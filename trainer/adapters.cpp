@@ -37,8 +37,8 @@ WeightSources weight_sources(const config::Settings& settings, const ModelSpec& 
   return sources;
 }
 
-BaseWeights load_start_of_adapters(const World& world, const ShardedModel& model, const std::string& model_config,
-                                   const WeightSources& sources) {
+BaseWeights load_start_of_adapters(const World& world, const ShardedModel& model,
+                                   const std::string& model_config, const WeightSources& sources) {
   RunState state{.model = model, .model_config = model_config};
   const auto beneath = sources.init_from.empty() ? std::nullopt : saved_base(sources.init_from);
   if (beneath && sources.pretrained.empty()) {
@@ -54,7 +54,8 @@ BaseWeights load_start_of_adapters(const World& world, const ShardedModel& model
   return base;
 }
 
-void load_base(const World& world, const ShardedModel& model, const BaseWeights& base, const WeightSources& sources) {
+void load_base(const World& world, const ShardedModel& model, const BaseWeights& base,
+               const WeightSources& sources) {
   if (base.path.empty()) {
     if (base.seed == sources.seed) return;
     throw CheckpointError("the base weights of these adapters were drawn from training.seed " +

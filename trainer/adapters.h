@@ -29,13 +29,14 @@ WeightSources weight_sources(const config::Settings& settings, const ModelSpec& 
 
 // For a new run: loads the base weights into `model`, and the adapters if init_from is the checkpoint of a
 // run with LoRA. Returns the base, absolute. Collective. Throws what load() throws.
-BaseWeights load_start_of_adapters(const World& world, const ShardedModel& model, const std::string& model_config,
-                                   const WeightSources& sources);
+BaseWeights load_start_of_adapters(const World& world, const ShardedModel& model,
+                                   const std::string& model_config, const WeightSources& sources);
 
 // For a saved run: loads the base weights of its adapters; if they were moved, those that the configuration
 // names. Collective. Throws CheckpointError if neither is there, if the seed is another one, or if the
 // weights found are others than those the adapters were trained on.
-void load_base(const World& world, const ShardedModel& model, const BaseWeights& base, const WeightSources& sources);
+void load_base(const World& world, const ShardedModel& model, const BaseWeights& base,
+               const WeightSources& sources);
 
 // As a run saves it among its values, and back. saved_base() reads them from a checkpoint's manifest; it
 // returns nothing if the checkpoint is not one of adapters alone.

@@ -35,7 +35,9 @@ std::string difference(const at::Tensor& found, const at::Tensor& expected) {
          std::to_string(expected[at].item<double>());
 }
 
-double seconds_from(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_from(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 class Check {
  public:
@@ -102,7 +104,8 @@ double mean_seconds(const World& world, Comm& comm, const std::function<void()>&
   const auto first = Clock::now();
   once();
   constexpr double kBudget = 0.3, kMost = 50;
-  const auto times = static_cast<int64_t>(std::clamp(kBudget / std::max(seconds_from(first), 1e-9), 1.0, kMost));
+  const auto times =
+      static_cast<int64_t>(std::clamp(kBudget / std::max(seconds_from(first), 1e-9), 1.0, kMost));
   const at::Tensor agreed = torch::full({1}, times, torch::kLong).to(world.device());
   comm.broadcast(agreed, 0, kCheckLabel).wait();
   const int64_t count = agreed.item<int64_t>();
@@ -131,7 +134,8 @@ std::vector<doctor::Timing> time_collectives(const World& world, Comm& comm, dou
   };
   const auto time = [&](const std::string& name, const std::function<Sizes(int64_t elements)>& run) {
     const Sizes small = run(2), large = run(std::max<int64_t>(per_rank, 2));
-    timings.push_back({.operation = name, .bytes_per_second = large.bytes / large.seconds, .latency = small.seconds});
+    timings.push_back(
+        {.operation = name, .bytes_per_second = large.bytes / large.seconds, .latency = small.seconds});
   };
   const double ranks = world.size();
   time("all_gather", [&](int64_t elements) -> Sizes {

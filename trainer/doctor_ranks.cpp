@@ -41,7 +41,8 @@ int number_in(const doctor::Variables& all, const char* name, int otherwise) {
   return found == all.end() ? otherwise : std::atoi(found->second.c_str());
 }
 
-Findings check_host(const doctor::Request& request, int ranks, int world_size, bool uses_gpus, bool several_hosts) {
+Findings check_host(const doctor::Request& request, int ranks, int world_size, bool uses_gpus,
+                    bool several_hosts) {
   Findings findings = doctor::check_machine(
       {.ranks = ranks, .world_size = world_size, .uses_gpus = uses_gpus, .folder = request.folder});
   const doctor::NetworkOptions network{
@@ -72,7 +73,8 @@ class Exchange {
   explicit Exchange(const World& world) : world_(world) {}
 
   void put(const std::string& topic, const nlohmann::json& value) const {
-    world_.store()->set(key(topic, world_.rank()), value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    world_.store()->set(key(topic, world_.rank()),
+                        value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   nlohmann::json get(const std::string& topic, int rank) const {
     return nlohmann::json::parse(world_.store()->get_to_str(key(topic, rank)), nullptr, false);
@@ -103,7 +105,8 @@ std::vector<doctor::HostReport> collect_hosts(const World& world, const Exchange
                 (ranks.size() > 1 ? "s " : " ") + std::to_string(ranks.front()) +
                 (ranks.size() > 1 ? " to " + std::to_string(ranks.back()) : "");
     for (const int rank : ranks)
-      for (Finding& one : doctor::findings_from(exchange.get("host", rank))) host.findings.push_back(std::move(one));
+      for (Finding& one : doctor::findings_from(exchange.get("host", rank)))
+        host.findings.push_back(std::move(one));
     hosts.push_back(std::move(host));
   }
   return hosts;
@@ -131,7 +134,8 @@ void check_together(const World& world, const doctor::Request& request, const Ex
                     doctor::Report& report) {
   Comm comm = Comm::create(world, {.timeout = std::chrono::seconds(request.timeout)});
   const std::vector<int> ends = ends_of_links(world);
-  const bool several_hosts = world.peers()[static_cast<size_t>(ends.back())].host_id != world.peers()[0].host_id;
+  const bool several_hosts =
+      world.peers()[static_cast<size_t>(ends.back())].host_id != world.peers()[0].host_id;
   Findings mine = check_collectives(world, comm);
   if (several_hosts)
     for (Finding& one : check_shared_folder(world, comm, request.folder)) mine.push_back(std::move(one));
@@ -145,20 +149,22 @@ void check_together(const World& world, const doctor::Request& request, const Ex
   comm.barrier("fsdp doctor: done");
   if (world.rank() != 0) return;
   for (int rank = 0; rank < world.size(); ++rank) {
-    for (Finding& one : doctor::findings_from(exchange.get("together", rank))) report.run.push_back(std::move(one));
+    for (Finding& one : doctor::findings_from(exchange.get("together", rank)))
+      report.run.push_back(std::move(one));
     for (const auto& link : exchange.get("links", rank)) report.links.push_back(doctor::link_from(link));
   }
   if (report.run.empty())
-    report.run.push_back({.subject = "collectives",
-                          .text = "right on " + std::to_string(world.size()) + " ranks, by " + comm.backend_name()});
+    report.run.push_back(
+        {.subject = "collectives",
+         .text = "right on " + std::to_string(world.size()) + " ranks, by " + comm.backend_name()});
   if (!report.links.empty()) report.run.push_back(doctor::judge_links(report.links));
   report.run.insert(report.run.end(), clocks.begin(), clocks.end());
 }
 
 void print(const doctor::Report& report, const doctor::Request& request) {
-  const std::string text = request.json
-                               ? to_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                               : report_text(report);
+  const std::string text =
+      request.json ? to_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                   : report_text(report);
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }

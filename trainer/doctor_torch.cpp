@@ -41,10 +41,12 @@ std::string cuda_version() {
 std::string nccl_version() {
   void* library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) library = ::dlopen("libnccl.so.2", RTLD_NOW);
-  auto* get = library == nullptr ? nullptr : reinterpret_cast<int (*)(int*)>(::dlsym(library, "ncclGetVersion"));
+  auto* get =
+      library == nullptr ? nullptr : reinterpret_cast<int (*)(int*)>(::dlsym(library, "ncclGetVersion"));
   int number = 0;
   if (get == nullptr || get(&number) != 0) return "";
-  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." + std::to_string(number % 100);
+  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." +
+         std::to_string(number % 100);
 }
 
 struct DeviceMemory {
@@ -101,8 +103,9 @@ Finding unused_gpus() {
     found.advice = "Add the user to the group of /dev/nvidia*, usually `video`";
   } else {
     found.text += ": LibTorch finds no CUDA; the driver is " + driver_version();
-    found.advice = "Either this LibTorch is a CPU build (set FSDP_TORCH_ROOT to one for CUDA and build again), or the "
-                   "driver is older than its CUDA: compare with `nvidia-smi`";
+    found.advice =
+        "Either this LibTorch is a CPU build (set FSDP_TORCH_ROOT to one for CUDA and build again), or the "
+        "driver is older than its CUDA: compare with `nvidia-smi`";
   }
   return found;
 }
@@ -110,9 +113,9 @@ Finding unused_gpus() {
 }  // namespace
 
 Findings check_torch(const World& world) {
-  Findings findings = {{.subject = "LibTorch",
-                        .text = std::string(TORCH_VERSION) + ", fsdp.cpp " + version() + ", device " +
-                                world.device().str()}};
+  Findings findings = {
+      {.subject = "LibTorch",
+       .text = std::string(TORCH_VERSION) + ", fsdp.cpp " + version() + ", device " + world.device().str()}};
   if (world.device().is_cuda()) {
     findings.push_back(check_gpu(world));
     findings.push_back(check_nccl());

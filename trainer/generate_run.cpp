@@ -40,8 +40,8 @@ std::string checkpoint_path(const std::string& folder, int64_t step) {
 }
 
 // Loads the weights, or their average. Returns the folder they came from.
-std::string load_weights(const World& world, const LanguageModel& model, const std::string& folder, int64_t step, bool average,
-                         const std::optional<WeightSources>& beneath_adapters) {
+std::string load_weights(const World& world, const LanguageModel& model, const std::string& folder,
+                         int64_t step, bool average, const std::optional<WeightSources>& beneath_adapters) {
   // Not strict: of the two sets of weights in a checkpoint, one is not used.
   LoadOptions options{.strict = false, .weights_only = true, .cast = true, .fall_back = step < 0};
   if (average) options.rename = [](const std::string& name) { return "average." + name; };

@@ -30,7 +30,7 @@ inline constexpr const char* kAverage = "average";
 struct RunRequest {
   std::string folder = {};  // empty: nothing is kept
   bool resume = false;
-  std::vector<std::string> notes = {};  // about the configuration; the command has shown its own
+  std::vector<std::string> notes = {};   // about the configuration; the command has shown its own
   std::optional<StartTimes> start = {};  // of this process; none: it is not the command's
 };
 

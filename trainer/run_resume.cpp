@@ -29,9 +29,8 @@ std::optional<watch::WandbOptions> wandb_options(const config::Settings& setting
 
 bool has_average(const std::string& checkpoint) {
   const auto tensors = inspect_checkpoint(checkpoint).tensors;
-  return std::any_of(tensors.begin(), tensors.end(), [](const auto& one) {
-    return one.name.starts_with(std::string(kAverage) + ".");
-  });
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const auto& one) { return one.name.starts_with(std::string(kAverage) + "."); });
 }
 
 }  // namespace
@@ -39,7 +38,8 @@ bool has_average(const std::string& checkpoint) {
 void Run::resume() {
   if (average_) update_average(average_->model, model_->model, 0.0);
   SaveOptions options{.keep_last = settings_.integer("checkpoint.keep_last")};
-  // Ranks wait for the slowest one's write. What was set holds here too; the usual 30 minutes suit slow disks.
+  // Ranks wait for the slowest one's write. What was set holds here too; the usual 30 minutes suit slow
+  // disks.
   if (settings_.is_given("distributed.timeout"))
     options.timeout = std::chrono::seconds(settings_.integer("distributed.timeout"));
   if (keeps_best()) options.keep_best = "eval_loss";
@@ -90,8 +90,9 @@ LoadReport Run::load_run(const std::function<bool(const std::string& name)>& fil
 void Run::take_values() {
   const auto number = [&]<class T>(const char* name, T otherwise) {
     const auto found = state_->values.find(name);
-    return found != state_->values.end() && std::holds_alternative<T>(found->second) ? std::get<T>(found->second)
-                                                                                      : otherwise;
+    return found != state_->values.end() && std::holds_alternative<T>(found->second)
+               ? std::get<T>(found->second)
+               : otherwise;
   };
   metrics_.tokens = number("tokens", int64_t{0});
   const double best = number("best_eval_loss", std::numeric_limits<double>::quiet_NaN());
@@ -99,7 +100,8 @@ void Run::take_values() {
   evals_without_gain_ = number("evals_without_gain", int64_t{0});
   const int64_t patience = settings_.integer("eval.patience");
   if (patience > 0 && evals_without_gain_ >= patience) stop_reason_ = "early stop";
-  const int64_t samples = number("train_samples", train_samples_), tokens = number("train_tokens", train_tokens_);
+  const int64_t samples = number("train_samples", train_samples_),
+                tokens = number("train_tokens", train_tokens_);
   if (samples != train_samples_ || tokens != train_tokens_)
     request_.notes.push_back("data: " + std::to_string(train_tokens_) + " tokens in " +
                              std::to_string(train_samples_) + " sequences; before there were " +

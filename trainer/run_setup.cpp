@@ -70,7 +70,8 @@ void Run::end_part(const char* part) {
 void Run::open_folder() {
   const watch::RunFolder folder{request_.folder};
   const bool there = keeps_files() && folder.has_run();
-  const bool has_config = there && std::filesystem::exists(folder.config());  // `fsdp ckpt import` writes none
+  const bool has_config =
+      there && std::filesystem::exists(folder.config());  // `fsdp ckpt import` writes none
   TORCH_CHECK(!there || request_.resume, folder.path,
               " holds a run already. --resume auto goes on with it; --run DIR starts another one elsewhere");
   if (has_config) {
@@ -153,8 +154,8 @@ void Run::make_data() {
   const Corpus corpus = open_corpus(settings_, spec_.vocab_size, length);
   train_samples_ = static_cast<int64_t>(corpus.train->samples());
   train_tokens_ = corpus.train->tokens();
-  check_same_data(world_, std::to_string(train_tokens_) + " tokens in " + std::to_string(train_samples_) +
-                              " sequences");
+  check_same_data(
+      world_, std::to_string(train_tokens_) + " tokens in " + std::to_string(train_samples_) + " sequences");
   auto data =
       std::make_unique<TokenData>(world_, corpus.train, numbers_, seed, settings_.flag("data.shuffle"),
                                   static_cast<size_t>(settings_.integer("data.read_ahead")));
@@ -165,7 +166,8 @@ void Run::make_data() {
     eval_data_ =
         std::make_unique<EvalData>(world_, corpus.validation, numbers_, settings_.integer("eval.batches"));
   else
-    request_.notes.emplace_back("eval: there is no evaluation, since the validation data is shorter than one sequence");
+    request_.notes.emplace_back(
+        "eval: there is no evaluation, since the validation data is shorter than one sequence");
 }
 
 void Run::make_training() {
@@ -173,12 +175,14 @@ void Run::make_training() {
               "checkpoint.keep_best is set, but there is no validation data to find the best by: set "
               "data.validation or "
               "a larger data.validation_fraction");
-  TORCH_CHECK(settings_.integer("eval.patience") == 0 || eval_data_ != nullptr,
-              "eval.patience is set, but there is no validation data to evaluate: set data.validation or a larger "
-              "data.validation_fraction");
-  TORCH_CHECK(!settings_.has("training.max_epochs") || data_->steps_per_epoch() > 0,
-              "training.max_epochs is set, but the program's data does not say how many steps an epoch has: set "
-              "training.max_steps");
+  TORCH_CHECK(
+      settings_.integer("eval.patience") == 0 || eval_data_ != nullptr,
+      "eval.patience is set, but there is no validation data to evaluate: set data.validation or a larger "
+      "data.validation_fraction");
+  TORCH_CHECK(
+      !settings_.has("training.max_epochs") || data_->steps_per_epoch() > 0,
+      "training.max_epochs is set, but the program's data does not say how many steps an epoch has: set "
+      "training.max_steps");
   steps_ = settings_.has("training.max_steps") ? settings_.integer("training.max_steps") : 0;
   if (settings_.has("training.max_epochs")) {
     const int64_t in_epochs = settings_.integer("training.max_epochs") * data_->steps_per_epoch();

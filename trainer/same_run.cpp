@@ -60,7 +60,8 @@ void check_same_settings(const World& world, const config::Settings& settings) {
   for (const auto& [key, value] : ours.items())
     if (difference.empty() && first.value(key, nlohmann::json()) != value)
       difference = settings.origin(key).text + ": " + key + ": found " + value.dump() + " on rank " +
-                   std::to_string(world.rank()) + ", but rank 0 has " + first.value(key, nlohmann::json()).dump() +
+                   std::to_string(world.rank()) + ", but rank 0 has " +
+                   first.value(key, nlohmann::json()).dump() +
                    ". Start every machine with the same configuration";
   end_together(world, difference);
 }
@@ -68,9 +69,10 @@ void check_same_settings(const World& world, const config::Settings& settings) {
 void check_same_data(const World& world, const std::string& data) {
   if (world.size() == 1) return;
   const std::string first = text_of_first(world, data);
-  end_together(world, first == data ? ""
-                                    : "data.train: found " + data + " on rank " + std::to_string(world.rank()) +
-                                          ", but rank 0 has " + first + ". Every machine needs the same files");
+  end_together(world, first == data
+                          ? ""
+                          : "data.train: found " + data + " on rank " + std::to_string(world.rank()) +
+                                ", but rank 0 has " + first + ". Every machine needs the same files");
 }
 
 void check_same_model(const std::string& saved, const std::string& wanted, const std::string& checkpoint) {
@@ -78,11 +80,12 @@ void check_same_model(const std::string& saved, const std::string& wanted, const
   const auto ours = nlohmann::json::parse(wanted, nullptr, false);
   if (!theirs.is_object() || !ours.is_object()) return;
   for (const auto& [key, value] : ours.items()) {
-    const bool is_dropout = key.find("pdrop") != std::string::npos || key.find("dropout") != std::string::npos;
+    const bool is_dropout =
+        key.find("pdrop") != std::string::npos || key.find("dropout") != std::string::npos;
     if (is_dropout || !theirs.contains(key) || theirs.at(key) == value || key == "lora") continue;
-    throw CheckpointError(checkpoint + " was saved with " + key + " " + theirs.at(key).dump() +
-                          "; the configuration says " + value.dump() +
-                          ". A run keeps its model; training.init_from starts another run with these weights");
+    throw CheckpointError(
+        checkpoint + " was saved with " + key + " " + theirs.at(key).dump() + "; the configuration says " +
+        value.dump() + ". A run keeps its model; training.init_from starts another run with these weights");
   }
 }
 

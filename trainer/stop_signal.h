@@ -5,8 +5,8 @@
 
 namespace fsdp::train {
 
-// While it lives, the first such signal is noted. A second one, 250 ms later or more, ends the process at once
-// with exit code 128 + its number. One at a time in a process.
+// While it lives, the first such signal is noted. A second one, 250 ms later or more, ends the process at
+// once with exit code 128 + its number. One at a time in a process.
 class StopSignal {
  public:
   StopSignal();

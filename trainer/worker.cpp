@@ -101,8 +101,10 @@ struct Command {
   size_t least_words, most_words;  // itself included
   int (*run)(const Words& words);  // the exit code
 };
-constexpr Command kCommands[] = {
-    {"train", 4, 4, train_rank}, {"plan", 2, 3, print_plan}, {"generate", 4, 4, generate}, {"doctor", 2, 2, doctor_rank}};
+constexpr Command kCommands[] = {{"train", 4, 4, train_rank},
+                                 {"plan", 2, 3, print_plan},
+                                 {"generate", 4, 4, generate},
+                                 {"doctor", 2, 2, doctor_rank}};
 
 const Command* find_command(const Words& words) {
   for (const Command& command : kCommands)

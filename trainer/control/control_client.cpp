@@ -31,7 +31,8 @@ launch::Fd connect_to(const ControlAddress& to) {
         to.machine.empty() || to.machine == host_name()
             ? "its processes have ended, perhaps by SIGKILL. `fsdp train --resume auto` goes on with it"
             : "its rank 0 was on " + to.machine + ", and this is " + host_name() + ": ask there";
-    throw NoAnswer("the run does not listen at " + to.host + ":" + std::to_string(to.port) + ": " + elsewhere);
+    throw NoAnswer("the run does not listen at " + to.host + ":" + std::to_string(to.port) + ": " +
+                   elsewhere);
   }
   return socket;
 }

@@ -18,6 +18,7 @@ class NoAnswer : public std::runtime_error {
 
 // Sends the request `what` ("status", "metrics", "save", "stop") and waits for the answer, an object with
 // "ok". Throws NoAnswer.
-nlohmann::json ask(const ControlAddress& address, const std::string& what, std::chrono::milliseconds patience);
+nlohmann::json ask(const ControlAddress& address, const std::string& what,
+                   std::chrono::milliseconds patience);
 
 }  // namespace fsdp::control

@@ -9,9 +9,9 @@ namespace fsdp::control {
 struct ControlAddress {
   std::string host = {};  // an address of the machine of rank 0: loopback
   int port = 0;
-  std::string token = {};  // whoever can read the file may ask
-  int64_t pid = 0;         // of rank 0
-  std::string run = {};    // the run's folder
+  std::string token = {};    // whoever can read the file may ask
+  int64_t pid = 0;           // of rank 0
+  std::string run = {};      // the run's folder
   std::string machine = {};  // name of the machine of rank 0
 };
 

@@ -216,8 +216,9 @@ void ControlServer::answer_line(Client& client, const std::string& line) {
   const Json request = Json::parse(line, nullptr, false);
   client.since = Clock::now();
   if (!request.is_object() || !is_same(address_.token, text_in(request, "token"))) {
-    send_line(client.socket, refusal(request.is_object() ? "the token is not that of " + facts_.folder.control()
-                                                         : "a request is a line with a JSON object"));
+    send_line(client.socket,
+              refusal(request.is_object() ? "the token is not that of " + facts_.folder.control()
+                                          : "a request is a line with a JSON object"));
     client.socket.close();
     return;
   }
@@ -229,9 +230,10 @@ void ControlServer::answer_line(Client& client, const std::string& line) {
     if (what == "stop") stop_asked_ = true;
     return;
   }
-  const Json answer = what == "status"    ? status()
-                      : what == "metrics" ? metrics()
-                                          : refusal("do: found '" + what + "', expected status, metrics, save or stop");
+  const Json answer = what == "status" ? status()
+                      : what == "metrics"
+                          ? metrics()
+                          : refusal("do: found '" + what + "', expected status, metrics, save or stop");
   if (!send_line(client.socket, answer)) client.socket.close();
 }
 

@@ -36,11 +36,12 @@ struct ControlVotes {
 // The socket listens on loopback, at a port that the kernel picks. RUN/control.json has the port and a token;
 // only the user of the run can read it, and a request without the token is refused. So other users of the
 // machine, port scans and browsers get nothing. Requests and answers are JSON objects, one a line:
-//   {"token": T, "do": "status" | "metrics" | "save" | "stop"}  ->  {"ok": true, ...} or {"ok": false, "error": E}
-// A thread of its own answers, so `status` answers during a long step. `save` and `stop` set a vote, which the
-// ranks add up at the end of a step, as they do for signals: so all ranks act after the same step. They are
-// answered when the checkpoint is complete. A connection that sends no request within 10 s, or something that
-// is none, is closed. If there are too many, those that wait for nothing are closed, the oldest first.
+//   {"token": T, "do": "status" | "metrics" | "save" | "stop"}  ->  {"ok": true, ...} or {"ok": false,
+//   "error": E}
+// A thread of its own answers, so `status` answers during a long step. `save` and `stop` set a vote, which
+// the ranks add up at the end of a step, as they do for signals: so all ranks act after the same step. They
+// are answered when the checkpoint is complete. A connection that sends no request within 10 s, or something
+// that is none, is closed. If there are too many, those that wait for nothing are closed, the oldest first.
 class ControlServer {
  public:
   // Writes control.json and starts the thread, with all signals blocked. Throws IoError.

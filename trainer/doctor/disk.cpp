@@ -97,8 +97,9 @@ Finding check_disk(const MachineOptions& options) {
   }
   if (left < kLittleRoom) {
     found.level = Level::warning;
-    found.advice = "A checkpoint has the weights and two moments of each, 12 bytes per parameter in fp32: make room, "
-                   "or set checkpoint.keep_last";
+    found.advice =
+        "A checkpoint has the weights and two moments of each, 12 bytes per parameter in fp32: make room, "
+        "or set checkpoint.keep_last";
   }
   return found;
 }

@@ -50,11 +50,12 @@ Finding check_files(const MachineOptions& options) {
   if (limit.rlim_cur >= needed) return found;
   found.level = Level::problem;
   found.text += "; " + std::to_string(options.world_size) + " ranks need about " + std::to_string(needed);
-  found.advice = limit.rlim_max >= needed
-                     ? "Type `ulimit -n " + limit_text(std::min(limit.rlim_max, std::max(kPlenty, needed)), false) +
-                           "` before the command"
-                     : "Raise the hard limit: `* hard nofile 65536` in /etc/security/limits.conf, or `docker run "
-                       "--ulimit nofile=65536`";
+  found.advice =
+      limit.rlim_max >= needed
+          ? "Type `ulimit -n " + limit_text(std::min(limit.rlim_max, std::max(kPlenty, needed)), false) +
+                "` before the command"
+          : "Raise the hard limit: `* hard nofile 65536` in /etc/security/limits.conf, or `docker run "
+            "--ulimit nofile=65536`";
   return found;
 }
 
@@ -68,7 +69,8 @@ Finding check_locked(const MachineOptions& options) {
   if (limit.rlim_cur == RLIM_INFINITY || !has_infiniband || limit.rlim_cur >= (kLittle << 10)) return found;
   found.level = limit.rlim_cur < kLittle ? Level::problem : Level::warning;
   found.advice =
-      "InfiniBand registers the memory it sends from. Type `ulimit -l unlimited` before the command; for a container "
+      "InfiniBand registers the memory it sends from. Type `ulimit -l unlimited` before the command; for a "
+      "container "
       "`docker run --ulimit memlock=-1`, for Slurm `PropagateResourceLimitsExcept=MEMLOCK`";
   return found;
 }
@@ -80,8 +82,9 @@ Finding check_shared_memory(const MachineOptions& options) {
   if (const std::string why = share_problem(); !why.empty()) {
     found.level = options.uses_gpus ? Level::warning : Level::problem;
     found.text = "processes cannot share memory: " + why;
-    found.advice = "CPU ranks of one machine need memfd_create and /proc: mount /proc, and allow both in the "
-                   "container's seccomp profile";
+    found.advice =
+        "CPU ranks of one machine need memfd_create and /proc: mount /proc, and allow both in the "
+        "container's seccomp profile";
     return found;
   }
   found.text = "works";
@@ -99,8 +102,9 @@ Finding check_shared_memory(const MachineOptions& options) {
   constexpr double kPerRank = 64 << 20;  // NCCL's buffers, for all its channels
   if (!options.uses_gpus || options.ranks < 2 || left >= kPerRank * options.ranks) return found;
   found.level = Level::problem;
-  found.advice = "NCCL fails with \"unhandled system error\" when it is full. Start the container with --ipc=host or "
-                 "--shm-size=8g, or remove what lies in /dev/shm";
+  found.advice =
+      "NCCL fails with \"unhandled system error\" when it is full. Start the container with --ipc=host or "
+      "--shm-size=8g, or remove what lies in /dev/shm";
   return found;
 }
 
@@ -116,8 +120,9 @@ Finding check_clock(const MachineOptions& options) {
                (source.empty() ? "" : ", source " + source);
   if (source == "hpet" || source == "acpi_pm" || source == "jiffies") {
     found.level = Level::warning;
-    found.advice = "Reading this clock takes about a microsecond, and ranks read it in every wait. See `dmesg | grep "
-                   "-i tsc` for why the kernel does not use tsc";
+    found.advice =
+        "Reading this clock takes about a microsecond, and ranks read it in every wait. See `dmesg | grep "
+        "-i tsc` for why the kernel does not use tsc";
   }
   return found;
 }

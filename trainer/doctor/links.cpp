@@ -31,7 +31,10 @@ double opposite_rate(const std::vector<Link>& links, const Link& link) {
 }  // namespace
 
 nlohmann::json to_json(const Link& link) {
-  return {{"from", link.from}, {"to", link.to}, {"bytes_per_second", link.bytes_per_second}, {"latency", link.latency}};
+  return {{"from", link.from},
+          {"to", link.to},
+          {"bytes_per_second", link.bytes_per_second},
+          {"latency", link.latency}};
 }
 
 Link link_from(const nlohmann::json& json) {
@@ -70,8 +73,8 @@ const Link& slowest(const std::vector<Link>& links) {
 Finding judge_links(const std::vector<Link>& links) {
   const Link& slow = slowest(links);
   Finding found{.subject = "links"};
-  found.text = "the slowest is " + slow.from + " -> " + slow.to + ": " + rate_text(slow.bytes_per_second) + ", " +
-               delay_text(slow.latency);
+  found.text = "the slowest is " + slow.from + " -> " + slow.to + ": " + rate_text(slow.bytes_per_second) +
+               ", " + delay_text(slow.latency);
   constexpr size_t kEnough = 6;  // directions: three pairs
   const double median = median_rate(links), opposite = opposite_rate(links, slow);
   if (links.size() >= kEnough && slow.bytes_per_second < 0.5 * median)
@@ -81,22 +84,24 @@ Finding judge_links(const std::vector<Link>& links) {
   else
     return found;
   found.level = Level::warning;
-  found.advice = "Every collective is as slow as the slowest link. On " + slow.from +
-                 " look for a limit (`tc qdisc show`), errors (`ip -s link`) and the negotiated speed (`ethtool`), or "
-                 "leave this machine out";
+  found.advice =
+      "Every collective is as slow as the slowest link. On " + slow.from +
+      " look for a limit (`tc qdisc show`), errors (`ip -s link`) and the negotiated speed (`ethtool`), or "
+      "leave this machine out";
   return found;
 }
 
 Finding judge_clock(const std::string& host, double offset, double accuracy) {
   Finding found{.subject = "clocks"};
-  found.text = host + " is " + delay_text(std::abs(offset)) + (offset < 0 ? " behind" : " ahead of") + " rank 0, +- " +
-               delay_text(accuracy);
+  found.text = host + " is " + delay_text(std::abs(offset)) + (offset < 0 ? " behind" : " ahead of") +
+               " rank 0, +- " + delay_text(accuracy);
   constexpr double kMuch = 0.5;
   if (std::abs(offset) < kMuch + accuracy) return found;
   found.level = Level::warning;
-  found.advice = "Times in logs and metrics of different machines do not compare, and tools on shared storage take new "
-                 "files for old ones. Start chronyd or systemd-timesyncd on " +
-                 host;
+  found.advice =
+      "Times in logs and metrics of different machines do not compare, and tools on shared storage take new "
+      "files for old ones. Start chronyd or systemd-timesyncd on " +
+      host;
   return found;
 }
 
@@ -114,7 +119,8 @@ std::string links_text(const std::vector<Link>& links) {
 }
 
 std::string rate_text(double bytes_per_second) {
-  return bytes_per_second >= 1e9 ? formatted(bytes_per_second / 1e9, "GB/s") : formatted(bytes_per_second / 1e6, "MB/s");
+  return bytes_per_second >= 1e9 ? formatted(bytes_per_second / 1e9, "GB/s")
+                                 : formatted(bytes_per_second / 1e6, "MB/s");
 }
 
 std::string delay_text(double seconds) {

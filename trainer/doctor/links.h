@@ -20,8 +20,8 @@ struct Link {
 nlohmann::json to_json(const Link& link);
 Link link_from(const nlohmann::json& json);
 
-// Pairs of 0 .. count-1 in rounds. Pairs of one round are disjoint and may be measured at the same time; up to
-// kAlone ends, a round is one pair, so that pairs do not disturb each other.
+// Pairs of 0 .. count-1 in rounds. Pairs of one round are disjoint and may be measured at the same time; up
+// to kAlone ends, a round is one pair, so that pairs do not disturb each other.
 inline constexpr int kAlone = 8;
 std::vector<std::vector<std::pair<int, int>>> pair_rounds(int count);
 

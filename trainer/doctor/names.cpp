@@ -48,7 +48,8 @@ Lookup look_up(const std::string& name) {
   const std::unique_ptr<addrinfo, Free> owner(list);
   for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
     std::array<char, NI_MAXHOST> text{};
-    if (::getnameinfo(one->ai_addr, one->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0)
+    if (::getnameinfo(one->ai_addr, one->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) ==
+        0)
       found.addresses.emplace_back(text.data());
   }
   return found;
@@ -64,7 +65,8 @@ void note_slow(Finding& finding, const Lookup& lookup) {
   if (finding.level != Level::ok) return;
   finding.level = Level::warning;
   finding.advice =
-      "The DNS does not answer at once, and every rank waits for it when it connects. Put the name into /etc/hosts, or "
+      "The DNS does not answer at once, and every rank waits for it when it connects. Put the name into "
+      "/etc/hosts, or "
       "set RES_OPTIONS=\"timeout:1 attempts:1\"";
 }
 
@@ -75,8 +77,9 @@ Finding own_name(const NetworkOptions& options) {
   const bool is_loopback = lookup.error.empty() && lookup.all_loopback();
   if (options.several_hosts && (is_loopback || !lookup.error.empty())) {
     found.level = Level::warning;
-    found.advice = "Ranks of this machine give its name to others. Put a line with its address on the network before "
-                   "the name into /etc/hosts, or set MASTER_ADDR to an address and GLOO_SOCKET_IFNAME to an interface";
+    found.advice =
+        "Ranks of this machine give its name to others. Put a line with its address on the network before "
+        "the name into /etc/hosts, or set MASTER_ADDR to an address and GLOO_SOCKET_IFNAME to an interface";
   }
   note_slow(found, lookup);
   return found;
@@ -85,14 +88,17 @@ Finding own_name(const NetworkOptions& options) {
 Finding master_name(const NetworkOptions& options, const std::string& master) {
   Finding found{.subject = "names"};
   const Lookup lookup = look_up(master);
-  found.text = "MASTER_ADDR " + master + (lookup.error.empty() ? " is " + lookup.text() : ": " + lookup.error);
+  found.text =
+      "MASTER_ADDR " + master + (lookup.error.empty() ? " is " + lookup.text() : ": " + lookup.error);
   if (!lookup.error.empty()) {
     found.level = Level::problem;
-    found.advice = "Set MASTER_ADDR to the address of the machine of rank 0, or put the name into /etc/hosts here";
+    found.advice =
+        "Set MASTER_ADDR to the address of the machine of rank 0, or put the name into /etc/hosts here";
   } else if (options.several_hosts && lookup.all_loopback() && master != options.machine) {
     found.level = Level::problem;
-    found.advice = "That is this machine, for every machine. Set MASTER_ADDR to an address of the machine of rank 0 "
-                   "that the others can reach: see `ip -br address` there";
+    found.advice =
+        "That is this machine, for every machine. Set MASTER_ADDR to an address of the machine of rank 0 "
+        "that the others can reach: see `ip -br address` there";
   }
   note_slow(found, lookup);
   return found;

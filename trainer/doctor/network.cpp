@@ -57,7 +57,8 @@ std::vector<Interface> interfaces() {
     if (family != AF_INET && family != AF_INET6) continue;
     std::array<char, NI_MAXHOST> text{};
     const auto size = static_cast<socklen_t>(family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (::getnameinfo(one->ifa_addr, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    if (::getnameinfo(one->ifa_addr, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+      continue;
     if (std::string(text.data()).starts_with("fe80:")) continue;  // link-local: no use to a run
     found.push_back({.name = one->ifa_name,
                      .address = text.data(),
@@ -82,32 +83,33 @@ Finding check_ports(const NetworkOptions& options) {
     found.level = Level::warning;
     found.advice = "Any program that connects somewhere may get port " + port_text +
                    " before rank 0 does. Choose a port below " + std::to_string(first) +
-                   ", or type `sysctl net.ipv4.ip_local_reserved_ports=" + port_text + "` on the machine of rank 0";
+                   ", or type `sysctl net.ipv4.ip_local_reserved_ports=" + port_text +
+                   "` on the machine of rank 0";
   }
   constexpr int kFew = 1000;
   if (last > 0 && last - first < kFew) {
     found.level = Level::warning;
-    found.advice = "Every pair of ranks of several machines needs a few. Type `sysctl "
-                   "net.ipv4.ip_local_port_range=\"32768 60999\"`";
+    found.advice =
+        "Every pair of ranks of several machines needs a few. Type `sysctl "
+        "net.ipv4.ip_local_port_range=\"32768 60999\"`";
   }
   return found;
 }
 
 Findings check_interfaces(const NetworkOptions& options, const std::vector<Interface>& there) {
   Finding found{.subject = "interfaces", .text = there.empty() ? "none with an address" : listed(there)};
-  const bool has_loopback = std::any_of(there.begin(), there.end(), [](const Interface& one) {
-    return one.is_loopback && one.is_up;
-  });
-  const bool has_other = std::any_of(there.begin(), there.end(), [](const Interface& one) {
-    return !one.is_loopback && one.is_up;
-  });
+  const bool has_loopback = std::any_of(there.begin(), there.end(),
+                                        [](const Interface& one) { return one.is_loopback && one.is_up; });
+  const bool has_other = std::any_of(there.begin(), there.end(),
+                                     [](const Interface& one) { return !one.is_loopback && one.is_up; });
   if (!has_loopback) {
     found.level = Level::problem;
     found.text += "; loopback is down";
     found.advice = "Ranks of one machine meet at 127.0.0.1: type `ip link set lo up`";
   } else if (options.several_hosts && !has_other) {
     found.level = Level::problem;
-    found.advice = "No interface reaches another machine: a container needs --network=host, or a network of its own";
+    found.advice =
+        "No interface reaches another machine: a container needs --network=host, or a network of its own";
   }
   Findings findings = {found};
   for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {

@@ -12,7 +12,7 @@ namespace fsdp::doctor {
 using Variables = std::map<std::string, std::string>;
 
 struct NetworkOptions {
-  std::string machine;      // this machine's name
+  std::string machine;  // this machine's name
   bool several_hosts = false;
   Variables variables = {};  // of this process: MASTER_ADDR, NCCL_SOCKET_IFNAME, ...
   std::string root = "";     // stands before /proc and /sys, for tests

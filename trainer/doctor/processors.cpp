@@ -70,9 +70,10 @@ Finding check_processors(const MachineOptions& options) {
   if (quota > 0 && quota < usable) {
     found.level = Level::warning;
     found.text += ", of which the container may use " + rounded(quota) + " at a time";
-    found.advice = "Threads beyond that number wait: start the container with --cpus=" + std::to_string(usable) +
-                   ", or set OMP_NUM_THREADS=" +
-                   std::to_string(std::max(1, static_cast<int>(quota) / std::max(1, options.ranks)));
+    found.advice =
+        "Threads beyond that number wait: start the container with --cpus=" + std::to_string(usable) +
+        ", or set OMP_NUM_THREADS=" +
+        std::to_string(std::max(1, static_cast<int>(quota) / std::max(1, options.ranks)));
   } else if (!options.uses_gpus && options.ranks > usable) {
     found.level = Level::warning;
     found.text += ", for " + std::to_string(options.ranks) + " ranks";

@@ -30,7 +30,8 @@ void add(std::string& text, const Findings& findings) {
 
 int64_t count(const Report& report, Level level) {
   const auto in = [level](const Findings& findings) {
-    return std::count_if(findings.begin(), findings.end(), [level](const Finding& one) { return one.level == level; });
+    return std::count_if(findings.begin(), findings.end(),
+                         [level](const Finding& one) { return one.level == level; });
   };
   int64_t total = in(report.run);
   for (const HostReport& host : report.hosts) total += in(host.findings);
@@ -62,21 +63,21 @@ std::string report_text(const Report& report) {
     text += "\n";
   }
   for (const Timing& one : report.timings)
-    text += "  " + one.operation + std::string(one.operation.size() < 18 ? 18 - one.operation.size() : 1, ' ') +
+    text += "  " + one.operation +
+            std::string(one.operation.size() < 18 ? 18 - one.operation.size() : 1, ' ') +
             rate_text(one.bytes_per_second) + ", small ones " + delay_text(one.latency) + "\n";
-  if (!report.links.empty()) text += "\nlinks, by a message of 8 bytes and by large ones\n" + links_text(report.links);
+  if (!report.links.empty())
+    text += "\nlinks, by a message of 8 bytes and by large ones\n" + links_text(report.links);
   if (!report.timings.empty() || !report.links.empty()) text += "\n";
   return text + counted(count(report, Level::problem), "problem") + ", " +
          counted(count(report, Level::warning), "warning") + "\n";
 }
 
 nlohmann::json to_json(const Report& report) {
-  nlohmann::json json = {{"hosts", nlohmann::json::array()},
-                         {"run", to_json(report.run)},
-                         {"timings", nlohmann::json::array()},
-                         {"links", nlohmann::json::array()},
-                         {"problems", count(report, Level::problem)},
-                         {"warnings", count(report, Level::warning)}};
+  nlohmann::json json = {
+      {"hosts", nlohmann::json::array()},          {"run", to_json(report.run)},
+      {"timings", nlohmann::json::array()},        {"links", nlohmann::json::array()},
+      {"problems", count(report, Level::problem)}, {"warnings", count(report, Level::warning)}};
   for (const HostReport& host : report.hosts)
     json["hosts"].push_back({{"name", host.name}, {"findings", to_json(host.findings)}});
   for (const Timing& one : report.timings)

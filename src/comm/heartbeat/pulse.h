@@ -58,7 +58,7 @@ class Pulse final : public ActivityBoard {
   WaitReport report_;
   int depth_ = 0, watchers_ = 0;
   bool told_steps_ = false, stopping_ = false, ended_ = false;
-  bool look_now_ = false;  // a wait that was reported is over
+  bool look_now_ = false;      // a wait that was reported is over
   std::vector<int> waits_in_;  // the ranks of the group that this rank waits in
   std::optional<LateRank> late_, overdue_, lost_;
 

@@ -11,8 +11,6 @@ namespace {
 constexpr Milliseconds kLeast{2000}, kBeforeSteps{10000};
 constexpr size_t kSteps = 9;
 
-std::string seconds(Milliseconds time) { return std::to_string(time.count() / 1000) + " s"; }
-
 }  // namespace
 
 void Patience::begin_step(Clock::time_point now) {
@@ -37,14 +35,14 @@ WaitReport::Say WaitReport::look(const std::string& me, Milliseconds waited,
     shown_ = late;
     waited_ = waited;
     if (quiet || (logged_ && waited < next_)) return say;
-    say.log =
-        me + " has waited since " + time_of_day(waited) + " (" + seconds(waited) + ") for " + late->text();
+    say.log = me + " has waited since " + time_of_day(waited) + " (" + whole_seconds(waited) + ") for " +
+              late->text();
     logged_ = true;
     next_ = std::max(kAgain, 2 * waited);
     return say;
   }
   if (shown_) say.show = "";
-  if (logged_) say.log = shown_->name + " goes on, after " + seconds(waited_);
+  if (logged_) say.log = shown_->name + " goes on, after " + whole_seconds(waited_);
   say.over = true;
   shown_.reset();
   logged_ = false;

@@ -9,8 +9,6 @@ namespace fsdp::detail {
 
 namespace {
 
-std::string seconds(Milliseconds time) { return std::to_string(time.count() / 1000) + " s"; }
-
 void add(std::string& text, const char* separator, const std::string& more) {
   if (!text.empty() && !more.empty()) text += separator;
   text += more;
@@ -21,7 +19,7 @@ std::string signs(const Beat& beat, const std::string& state, Milliseconds silen
   if (!state.empty())
     add(text, "; ", "its process is " + state);
   else if (silent.count() > 0)
-    add(text, "; ", "it has given no sign of life for " + seconds(silent));
+    add(text, "; ", "it has given no sign of life for " + whole_seconds(silent));
   return text;
 }
 
@@ -52,7 +50,7 @@ std::string where_it_is(const Beat& beat, const std::string& state, Milliseconds
   std::string text = beat.step < 0 ? "" : "at step " + std::to_string(beat.step);
   add(text, ", ", beat.activity);
   if (!beat.activity.empty() && beat.activity_ms >= 1000)
-    text += ", for " + seconds(Milliseconds(beat.activity_ms));
+    text += ", for " + whole_seconds(Milliseconds(beat.activity_ms));
   if (text.empty()) text = "not yet in a call of the model";
   add(text, "; ", signs(beat, state, silent));
   return text;
@@ -65,6 +63,8 @@ std::string more_about(const Beat& beat, const std::string& state, Milliseconds 
   text.front() = 'I';  // all begin with "it"
   return ". " + text;
 }
+
+std::string whole_seconds(Milliseconds time) { return std::to_string(time.count() / 1000) + " s"; }
 
 std::string time_of_day(Milliseconds ago) {
   const auto then = std::chrono::system_clock::now() - ago;

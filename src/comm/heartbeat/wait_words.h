@@ -23,6 +23,9 @@ std::string where_it_is(const Beat& beat, const std::string& state, Milliseconds
 // collective was ...". "" if nothing is known.
 std::string more_about(const Beat& beat, const std::string& state, Milliseconds silent);
 
+// "12 s".
+std::string whole_seconds(Milliseconds time);
+
 // "14:02:10", `ago` before now, local time.
 std::string time_of_day(Milliseconds ago);
 

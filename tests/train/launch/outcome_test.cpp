@@ -52,7 +52,8 @@ TEST(Outcome, RanksThatBlameEachOther) {
   first.culprit = 2;
   second.culprit = 1;
   EXPECT_EQ(outcome_of({first, second}).cause()->rank, 2) << "the blamed one is nearer to the cause";
-  EXPECT_THAT(report(outcome_of({first})), StartsWith("rank 0 of 4 on node7 ended with exit code 5, because of rank 2\n"));
+  EXPECT_THAT(report(outcome_of({first})),
+              StartsWith("rank 0 of 4 on node7 ended with exit code 5, because of rank 2\n"));
 }
 
 TEST(Outcome, StoppedRankIsTheCauseOfWhatItsPeersReport) {
