@@ -19,8 +19,8 @@ from training import FSDP, OK, WORKER, TrainTest, environment, free_port, record
 
 TRAFFIC = sys.argv.pop(3)
 DEADLINE = 90  # seconds of one run
-SMALL = ("--set", "training.reproducible=true", "--set", "training.batch_size=1", "--set", "training.global_batch_size=8",
-         "--set", "training.max_steps=50", "--set", "checkpoint.every_steps=0")
+SMALL = {"training.reproducible": "true", "training.batch_size": 1, "training.global_batch_size": 8, "training.max_steps": 50,
+         "checkpoint.every_steps": 0}
 MULTI_NODE = ("--fsdp-config", "multi_node_fsdp")
 
 
@@ -43,9 +43,13 @@ class HostsTest(TrainTest):
         return [self.begin(hosts, host, words, MASTER_ADDR=hosts.address(0), MASTER_PORT=port, NODE_RANK=str(host), **own)
                 for host in range(hosts.count)]
 
-    def train_on(self, hosts, run, *words, ranks=2):
-        return self.nodes(hosts, self.words("--run", self.folder / run, *SMALL, *words, "--num-nodes", hosts.count,
-                                            "--devices", ranks))
+    def small(self, settings):
+        return [word for key, value in (SMALL | settings).items() for word in ("--set", f"{key}={value}")]
+
+    def train_on(self, hosts, run, *words, ranks=2, settings={}):
+        """Starts `fsdp train` once on every host."""
+        return self.nodes(hosts, self.words("--run", self.folder / run, *self.small(settings), *words, "--num-nodes",
+                                            hosts.count, "--devices", ranks))
 
     def ends(self, processes, code=OK):
         outputs = [process.communicate(timeout=DEADLINE) for process in processes]
@@ -53,8 +57,8 @@ class HostsTest(TrainTest):
             self.assertEqual(process.returncode, code, "\n".join(out + err for out, err in outputs))
         return [out + err for out, err in outputs]
 
-    def train_here(self, run, *words, ranks=4):
-        self.train("--run", self.folder / run, *SMALL, *words, "--devices", str(ranks))
+    def train_here(self, run, *words, ranks=4, settings={}):
+        self.train("--run", self.folder / run, *self.small(settings), *words, "--num-nodes", 1, "--devices", ranks)
 
     def same_weights(self, one, other):
         self.json("ckpt", "diff", self.folder / one, self.folder / other)
@@ -72,59 +76,56 @@ class Training(HostsTest):
         self.train_here("one")
         for count in (2, 4):
             shown = self.ends(self.train_on(self.hosts(count), f"on{count}"))
-            self.assertIn(f"{2 * count} CPU ranks (gloo)", shown[0])
+            self.assertIn(f"{2 * count} CPU ranks on {count} hosts (gloo)", shown[0])
             self.same_weights("one", f"on{count}")
 
     def test_without_reproducible_mode_the_loss_is_that_of_one_host_to_rounding(self):
-        plain = ("--set", "training.reproducible=false")
-        self.train_here("one", *plain)
-        self.ends(self.train_on(self.hosts(2), "two", *plain))
+        plain = {"training.reproducible": "false"}
+        self.train_here("one", settings=plain)
+        self.ends(self.train_on(self.hosts(2), "two", settings=plain))
         losses = [[one["loss"] for one in records(self.folder / run)] for run in ("one", "two")]
         self.assertEqual(len(losses[0]), 50)
         for here, there in zip(*losses):
             self.assertAlmostEqual(here, there, delta=1e-5 * here)
 
     def test_rows_of_a_hybrid_mesh_are_hosts(self):
-        hybrid = ("--set", "distributed.fsdp.sharding_strategy=HYBRID_SHARD")
+        hybrid = {"distributed.fsdp.sharding_strategy": "HYBRID_SHARD"}
         self.train_here("one")
         hosts = self.hosts(2)
         sent = {}
-        for run, words in (("full", ()), ("rows", hybrid)):
+        for run, settings in (("full", {}), ("rows", hybrid)):
             before = hosts.sent(0)
-            self.ends(self.train_on(hosts, run, *words))
+            self.ends(self.train_on(hosts, run, settings=settings))
             sent[run] = hosts.sent(0) - before
             self.same_weights("one", run)
         print(f"\nbytes that host 0 sent: {sent['full']:,} fully sharded, {sent['rows']:,} in rows of a host")
         self.assertLess(sent["rows"], 0.7 * sent["full"], "parameters are gathered inside the host")
 
     def test_the_command_for_several_nodes(self):
-        offload = ("--set", "training.reproducible=false", "--set", "training.max_steps=4")
-        self.train_here("one", *offload, *MULTI_NODE, "--num-nodes", "1")
-        self.ends(self.train_on(self.hosts(2), "two", *MULTI_NODE, *offload))
-        self.json("ckpt", "diff", self.folder / "one", self.folder / "two")
+        settings = {"training.reproducible": "false", "training.max_steps": 4}
+        self.train_here("one", *MULTI_NODE, settings=settings)
+        self.ends(self.train_on(self.hosts(2), "two", *MULTI_NODE, settings=settings))
+        self.same_weights("one", "two")
 
 
 class Wire(HostsTest):
     SIZE = 4 << 20
     ROUNDS = 10
 
-    def bytes_per_round(self, hosts, op):
-        """What host 0 sends in one collective: a long run less a short one."""
-        sent = []
-        for rounds in (1, 1 + self.ROUNDS):
-            before = hosts.sent(0)
-            self.ends(self.traffic(hosts, op, self.SIZE, rounds))
-            sent.append(hosts.sent(0) - before)
-        return (sent[1] - sent[0]) / self.ROUNDS
+    def sent(self, hosts, op, rounds):
+        before = hosts.sent(0)
+        self.ends(self.traffic(hosts, op, self.SIZE, rounds))
+        return hosts.sent(0) - before
 
     def test_bytes_are_those_of_the_formula(self):
         print(f"\nbytes that a host sends to others, of a buffer of N = {self.SIZE:,} bytes; 2 ranks on each host")
         for count in (2, 4):
             hosts, world = self.hosts(count), 2 * count
+            start = self.sent(hosts, "all_gather", 0)
             once = 2 * (world - 2) / world * self.SIZE
             for op, formula, bytes_expected in (("all_gather", "L(W-L)/W N", once), ("reduce_scatter", "L(W-L)/W N", once),
                                                 ("all_reduce", "2L(W-L)/W N", 2 * once)):
-                counted = self.bytes_per_round(hosts, op)
+                counted = (self.sent(hosts, op, self.ROUNDS) - start) / self.ROUNDS
                 ring = (2 if op != "all_gather" else 1) * (world - 1) / world * self.SIZE
                 print(f"  {count} hosts  {op:15}{counted:14,.0f} counted  {formula:>12} = {bytes_expected:12,.0f}"
                       f"   gloo's own rings: {ring:12,.0f}")
@@ -166,9 +167,9 @@ class Faults(HostsTest):
             print(f"\nrank {victim} killed: the others had ended after {time.monotonic() - start:.2f} s")
 
     def test_a_link_that_comes_back_changes_no_bit(self):
-        self.train_here("one", "--set", "training.max_steps=400")
+        self.train_here("one", settings={"training.max_steps": 400})
         hosts = self.hosts(2)
-        processes = self.train_on(hosts, "two", "--set", "training.max_steps=400")
+        processes = self.train_on(hosts, "two", settings={"training.max_steps": 400})
         wait_until(lambda: len(records(self.folder / "two")) >= 20, "steps")
         hosts.cut(1)
         time.sleep(1)
@@ -189,7 +190,7 @@ class Faults(HostsTest):
         hosts.cut(1)
         start = time.monotonic()
         for rank, words in self.survivors(processes, None, 20).items():
-            self.assertRegex(words, r"timeout.*within \d+ ms", f"rank {rank}")
+            self.assertRegex(words, r"(host1|host0), pid \d+\): it has not come to this all_reduce within \d+ ms", f"rank {rank}")
         print(f"\nlink down, timeout 4 s: all ranks had ended after {time.monotonic() - start:.1f} s")
 
 

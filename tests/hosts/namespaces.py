@@ -4,6 +4,7 @@ A host has an address of its own, and its processes reach the others through its
 and a host name, since all processes share the machine's memory.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 
 SKIPPED = 77
 NETWORK = "10.77.0"
+NUMBERS = itertools.count()  # so that names differ within this process
 
 
 def require_namespaces():
@@ -39,6 +41,7 @@ class Hosts:
     def __init__(self, count):
         self.count = count
         self.made = []
+        self.name = f"fsdp{os.getpid()}n{next(NUMBERS)}"
         try:
             names = [self.make(f"h{i}") for i in range(count)]
             switch = self.make("sw") if count > 2 else None
@@ -59,7 +62,7 @@ class Hosts:
             raise
 
     def make(self, suffix):
-        name = f"fsdp{os.getpid()}{suffix}"
+        name = self.name + suffix
         ip("netns", "add", name)
         self.made.append(name)
         return name
