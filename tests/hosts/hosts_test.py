@@ -3,6 +3,7 @@
 Everything between the hosts goes over their links. The bytes there are counted by the links' own counters.
 """
 
+import json
 import os
 import re
 import signal
@@ -61,7 +62,14 @@ class HostsTest(TrainTest):
         self.train("--run", self.folder / run, *self.small(settings), *words, "--num-nodes", 1, "--devices", ranks)
 
     def same_weights(self, one, other):
-        self.json("ckpt", "diff", self.folder / one, self.folder / other)
+        """All bits are equal, moments included, but for the random generators, of which every rank has one."""
+        done = subprocess.run([FSDP, "ckpt", "diff", "--json", self.folder / one, self.folder / other], text=True,
+                              capture_output=True, timeout=60)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        found = json.loads(done.stdout)
+        differs = [name for value in found.values() if isinstance(value, list) for name in
+                   (one["name"] if isinstance(one, dict) else one for one in value) if not name.startswith("rng")]
+        self.assertEqual(differs, [])
 
     def traffic(self, hosts, op, size, rounds, ranks=2, **own):
         """Starts the ranks of the traffic program, one process each. Returns them by rank."""
