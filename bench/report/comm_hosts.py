@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -87,7 +88,10 @@ def plan(options, hosts, ranks):
     if options.no_peers:
         return found
     torch = [programs.peers_python(options.python), programs.PEERS / "torch_comm.py", "--launched", "--ranks", ranks]
-    return [*found, HostsProgram(GLOO, torch, hosts, ranks), MpiProgram(OPENMPI, [programs.mpi_program("mpi_comm")], hosts, ranks)]
+    found.append(HostsProgram(GLOO, torch, hosts, ranks))
+    if shutil.which("mpirun") and shutil.which("mpicxx"):
+        found.append(MpiProgram(OPENMPI, [programs.mpi_program("mpi_comm")], hosts, ranks))
+    return found
 
 
 def table(points, ranks_list, sizes):
