@@ -152,6 +152,7 @@ std::vector<doctor::Timing> time_collectives(const World& world, Comm& comm, dou
     const at::Tensor input = comm.allocate(MemoryUse::reduce, elements * world.size(), at::kFloat);
     const at::Tensor output = torch::empty({elements}, options);
     const double seconds = mean_seconds(world, comm, [&] {
+      comm.claim(input, kCheckLabel);
       comm.reduce_scatter(output, input, ReduceOp::sum, 1.0, kCheckLabel).wait();
       in_order(output);
     });

@@ -15,6 +15,7 @@
 #include "trainer/control/control_file.h"
 #include "trainer/doctor/machine.h"
 #include "trainer/doctor/network.h"
+#include "trainer/failure.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -200,7 +201,7 @@ int doctor_rank(const doctor::Request& request) {
   } catch (const std::exception& error) {
     report.run.push_back({.level = Level::problem,
                           .subject = "collectives",
-                          .text = error.what(),
+                          .text = describe_failure(error).text,
                           .advice = "docs/troubleshooting.md, section It hangs, has the causes"});
     if (world.rank() == 0) print(report, request);
     throw;

@@ -92,7 +92,9 @@ int generate(const Words& words) {
 }
 
 int doctor_rank(const Words& words) {
-  set_log_level(LogLevel::warn);
+  set_log_sink([](LogLevel level, std::string_view line) {
+    if (level <= LogLevel::warn) std::fprintf(stderr, "%s\n", format_log_line(level, line).c_str());
+  });
   return train::doctor_rank(doctor::Request::from(words[1]));
 }
 

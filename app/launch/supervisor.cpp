@@ -78,6 +78,7 @@ class Watch {
   }
 
   Outcome run() {
+    if (elsewhere_ != nullptr) handle(kElsewhere);  // a word that has come before can wake nobody
     while (gang_.running() > 0) {
       const std::vector<int> tags = readable_.wait(next_step());
       for (const int tag : tags)

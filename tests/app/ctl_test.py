@@ -24,6 +24,12 @@ class CtlTest(TrainTest):
     def asked(self, *words):
         return json.loads(self.ctl(*words, "--json"))
 
+    def fails(self, *says):
+        """`fsdp ctl RUN status` ends with exit code 1 and one line that has these words."""
+        done = subprocess.run([FSDP, "ctl", self.run_folder, "status"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (FAILED, "", 1), done.stderr)
+        self.says(done.stderr, "fsdp: ", *says)
+
     def connect(self):
         control = self.control()
         stranger = socket.create_connection((control["host"], control["port"]), timeout=20)
@@ -73,7 +79,7 @@ class Asks(CtlTest):
         said = self.ctl("stop")
         self.assertEqual(process.wait(60), OK, self.output())
         end = records(self.run_folder, "end")[0]
-        self.assertEqual((end["reason"], end["exit_code"]), ("fsdp ctl stop", 0))
+        self.assertEqual((end["reason"], end["exit"]), ("fsdp ctl stop", 0))
         self.assertEqual(said, f"stopped after step {end['step']}; saved {self.run_folder}/step-{end['step']:08}\n")
         self.assertFalse((self.run_folder / "control.json").exists())
         self.train("--resume", "auto", "--set", f"training.max_steps={end['step'] + 2}")
@@ -92,14 +98,14 @@ class Refusals(CtlTest):
     def test_a_run_that_is_not_going_on(self):
         self.refused(USAGE, "ctl", self.folder / "none", "status", says=["found no run"])
         self.train()
-        self.refused(FAILED, "ctl", self.run_folder, "status", says=["no ranks train in this run now", "--resume auto"])
+        self.fails("no ranks train in this run now", "--resume auto")
         self.refused(USAGE, "ctl", self.run_folder, "reboot", says=["reboot"])
 
     def test_a_run_that_was_killed(self):
         process = self.start_and_wait(*NO_SAVES)
         os.kill(self.ranks()[0], signal.SIGKILL)
         process.wait(30)
-        self.refused(FAILED, "ctl", self.run_folder, "status", says=["does not listen", "have ended"])
+        self.fails("does not listen", "have ended")
         self.start(*NO_SAVES, "--resume", "auto")
         wait_until(lambda: self.control()["pid"] in self.ranks().values(), "a control.json of the new ranks")
         self.assertEqual(self.asked("status")["pid"], self.ranks()[0])

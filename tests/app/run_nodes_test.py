@@ -86,13 +86,13 @@ class FixedSizes(NodesTest):
         self.assertIn(f"the launcher at 127.0.0.1:{self.port}, which keeps the nodes together, was lost", err)
         self.nothing_is_left()
 
-    def test_ctrl_c_on_any_node_lets_all_ranks_save_and_leave(self):
-        for interrupted in range(2):
+    def test_a_signal_to_any_node_lets_all_ranks_save_and_leave(self):
+        for interrupted, number, code in ((0, signal.SIGINT, OK), (1, signal.SIGINT, OK), (0, signal.SIGTERM, 75), (1, signal.SIGTERM, 75)):
             nodes = self.fixed(WORKS, 2, "--max-restarts", "5")
             self.round(0, 2)
-            nodes[interrupted].send_signal(signal.SIGINT)
+            nodes[interrupted].send_signal(number)
             for node in nodes:
-                self.assertEqual(node.wait(30), 75)
+                self.assertEqual(node.wait(30), code)
             for left in self.folder.glob("round-*"):
                 left.unlink()
             self.port = free_port()

@@ -36,6 +36,13 @@ def connect(address):
         return None  # it has ended, or does not want more
 
 
+def listens(address):
+    probe = connect(address)
+    if probe is not None:
+        probe.close()
+    return probe is not None
+
+
 def disturb(address, times=3):
     """Does to a listening port what strangers do. Returns connections that stay open, silent."""
     for _ in range(times):

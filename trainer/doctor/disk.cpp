@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 // The folder, or the first folder above it that is there.
 fs::path existing(const std::string& folder) {
   std::error_code ignored;
-  fs::path path = fs::absolute(folder, ignored);
+  fs::path path = fs::absolute(folder, ignored).lexically_normal();
   while (!fs::is_directory(path, ignored) && path.has_parent_path() && path != path.root_path())
     path = path.parent_path();
   return path;

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "app"))
 from command import FSDP, OK, CommandTest, main
 from training import FAILED, RENDEZVOUS, environment, free_port
 
-QUICK = ("--megabytes", "1", "--timeout", "30")
+QUICK = ("--megabytes", "1")
 
 
 class DoctorTest(CommandTest):

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "train/launch/launch_fixture.h"
 
@@ -48,6 +49,30 @@ TEST_F(Supervisor, AllRanksEndWithZero) {
   for (const char* rank : {"0", "1", "2", "3"})
     EXPECT_TRUE(std::filesystem::exists(path(std::string("rank-") + rank)));
   EXPECT_TRUE(told_.empty());
+}
+
+// Other nodes whose word came before the ranks were started: nothing can be read any more.
+class EarlyWord final : public Elsewhere {
+ public:
+  EarlyWord() { EXPECT_EQ(::pipe(ends_), 0); }
+  ~EarlyWord() override { ::close(ends_[0]), ::close(ends_[1]); }
+  int fd() const override { return ends_[0]; }
+  Word next() override { return std::exchange(word_, Word::none); }
+  void failed_here() override {}
+
+ private:
+  int ends_[2];
+  Word word_ = Word::failed;
+};
+
+TEST_F(Supervisor, AFailureElsewhereBeforeTheStartEndsTheRanks) {
+  EarlyWord other;
+  const Job hang = job(2, {"*:hang"});
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = run_ranks(
+      hang, [](const std::string&) {}, &other);
+  EXPECT_EQ(outcome.ends.size(), 2U);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 TEST_F(Supervisor, ExitCodeOfTheFirstFailure) {
