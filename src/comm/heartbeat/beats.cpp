@@ -35,20 +35,15 @@ Beats::Beats(const GroupInfo& world) : world_(world), far_(world.peers.size()), 
   MemfdSource source;
   const size_t bytes = near_.size() * sizeof(BeatPage);
   const std::string ticket = host_key(near_.front(), "memory");
-  SegmentSource::Export made;
   if (world.rank == near_.front()) {
-    made = source.create(bytes);
+    SegmentSource::Export made = source.create(bytes);
     segment_ = made.segment;
+    keep_ = std::move(made.keep);
     publish_key(world_, ticket, made.ticket);
   } else {
     segment_ = source.attach(await_key(world_, ticket, near_.front()), bytes);
   }
   pages_ = reinterpret_cast<BeatPage*>(segment_->data());
-  // The ticket is valid as long as its rank keeps the file open.
-  const std::string attached = host_key(near_.front(), "attached/");
-  publish_key(world_, attached + std::to_string(world.rank), "");
-  if (world.rank == near_.front())
-    for (const int r : near_) (void)await_key(world_, attached + std::to_string(r), r);
   if (has_far()) store_ = world.store->clone();
 }
 

@@ -19,8 +19,8 @@ namespace fsdp::detail {
 // Threads: own_page() and near() any; the rest, the heartbeat's thread.
 class Beats {
  public:
-  // Meets the other ranks of this host through `world.store`. Collective over `world`, which has all ranks.
-  // Throws RendezvousError.
+  // Finds the memory of this host through `world.store`. Collective over `world`, which has all ranks. Throws
+  // RendezvousError if the first rank of this host does not come, and Error if its memory cannot be mapped.
   explicit Beats(const GroupInfo& world);
 
   BeatPage& own_page() { return page(world_.rank); }
@@ -46,6 +46,7 @@ class Beats {
   std::vector<size_t> place_;       // by rank: of its page
   std::vector<std::string> hosts_;  // ids of the other hosts
   SegmentPtr segment_;
+  std::shared_ptr<void> keep_;  // of the first rank, which waits for nobody to attach
   BeatPage* pages_ = nullptr;
 };
 

@@ -6,6 +6,7 @@
 #include <exception>
 #include <set>
 
+#include "base/log.h"
 #include "comm/heartbeat/pulse.h"
 
 namespace fsdp {
@@ -38,8 +39,15 @@ Heartbeat::~Heartbeat() {
 
 void Heartbeat::start(const GroupInfo& world) {
   if (pulse_ || world.size == 1 || !are_processes(world)) return;
-  pulse_ = std::make_shared<Pulse>(world, options_);
-  Pulse::start(pulse_);
+  try {
+    pulse_ = std::make_shared<Pulse>(world, options_);
+    Pulse::start(pulse_);
+  } catch (const RendezvousError&) {
+    throw;
+  } catch (const Error& error) {
+    // The rank that has the memory is gone, or nobody may open it: the group that is made next says so.
+    log_debug([&] { return std::string("no heartbeats: ") + error.what(); });
+  }
 }
 
 void Heartbeat::set_timeout(Milliseconds timeout) { options_->timeout_ms = timeout.count(); }

@@ -30,7 +30,7 @@ bool WaitWatch::is_silent(int rank) const {
 
 bool WaitWatch::is_late(int rank) const {
   const Seen& seen = at(rank);
-  if (rank == me_ || !seen.known || seen.beat.left) return false;
+  if (rank == me_ || seen.beat.count == 0 || seen.beat.left) return false;
   if (is_silent(rank)) return true;
   const bool same_meeting = seen.beat.meetings % 2 == 1 && seen.beat.meetings == beat(me_).meetings;
   return !seen.beat.waits_now() && !same_meeting;

@@ -47,10 +47,10 @@ class Hangs(RunTest):
         path = self.folder / run / "metrics.jsonl"
         return path.read_text().count('"kind":"step"') if path.exists() else 0
 
-    def stop_at(self, process, run, step, rank):
+    def stop_at(self, process, run, step, rank, output):
         wait_until(lambda: process.poll() is not None or self.steps_done(run) >= step, 120)
         worker = worker_of(process.pid, rank)
-        self.assertIsNotNone(worker, self.log())
+        self.assertIsNotNone(worker, output())
         os.kill(worker, signal.SIGSTOP)
         return worker
 
@@ -85,7 +85,7 @@ class Hangs(RunTest):
         command = self.command("shown", *SETS, "distributed.timeout=300", ranks=2)
         process, shown, reader = self.on_terminal(command)
         try:
-            worker = self.stop_at(process, "shown", 5, rank=1)
+            worker = self.stop_at(process, "shown", 5, rank=1, output=lambda: "".join(shown))
             wait_until(lambda: "waiting for rank 1 (host " in "".join(shown), 60)
             log = self.folder / "shown" / "logs" / "rank-0.log"
             wait_until(lambda: "has waited since" in log.read_text(), 60)
@@ -105,9 +105,9 @@ class Hangs(RunTest):
             reader.join(timeout=10)
 
     def test_the_run_ends_after_the_timeout(self):
-        process = self.start("ends", *SETS, f"distributed.timeout={TIMEOUT}", ranks=3)
+        process = self.start("ends", *SETS, f"distributed.timeout={TIMEOUT}", ranks=4)
         try:
-            self.stop_at(process, "ends", 5, rank=2)
+            self.stop_at(process, "ends", 5, rank=2, output=self.log)
             began = time.monotonic()
             self.assertNotEqual(process.wait(timeout=100), 0)
         finally:

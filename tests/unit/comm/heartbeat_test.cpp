@@ -91,7 +91,15 @@ TEST(WaitWatch, ARankThatWorksInTheSameSaveIsNotLate) {
 TEST(WaitWatch, ARankThatEndedIsNotLate) {
   Gang gang(2);
   gang[0].waits = 1;
+  gang.look(1);
   gang[1].left = true;
+  gang.look(20, {1});
+  EXPECT_THAT(gang.late({0, 1}), IsEmpty());
+}
+
+TEST(WaitWatch, ARankWithoutAHeartbeatIsNotLate) {
+  Gang gang(2);
+  gang[0].waits = 1;
   gang.look(20, {1});
   EXPECT_THAT(gang.late({0, 1}), IsEmpty());
 }
