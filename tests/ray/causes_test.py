@@ -20,9 +20,9 @@ case $kind-$RANK in
   bad_configuration-1) train --set optimizer.lr=fast;;
   missing_file-0) cd {folder}/here; train --set data.format=text --set data.train=text.txt;;
   missing_file-1) cd {folder}; train --set data.format=text --set data.train=text.txt;;
-  out_of_memory-1) (sleep 3; kill -KILL $$) & train --set training.max_steps=1000000;;
-  segmentation_fault-1) (sleep 3; kill -SEGV $$) & train --set training.max_steps=1000000;;
-  late_report-1) (sleep 3; kill -STOP $PPID; kill -KILL $$; sleep 2; kill -CONT $PPID) & train --set training.max_steps=1000000;;
+  out_of_memory-1) (sleep 2; kill -KILL $$) & train --set training.max_steps=1000000;;
+  segmentation_fault-1) (sleep 2; kill -SEGV $$) & train --set training.max_steps=1000000;;
+  late_report-1) (sleep 2; kill -STOP $PPID; kill -KILL $$; sleep 2; kill -CONT $PPID) & train --set training.max_steps=1000000;;
   late_report-0 | out_of_memory-0 | segmentation_fault-0) train --set training.max_steps=1000000;;
   exception-1) exec {python} -c 'raise RuntimeError("no more data")';;
   exit-1) echo out of patience >&2; exit 3;;
