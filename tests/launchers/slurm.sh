@@ -2,8 +2,9 @@
 
 # slurm_start FOLDER: starts munged, slurmctld and two slurmd, and sets SLURM_CONF.
 slurm_start() {
-  local d=$1 host
+  local d=$1 host port
   host=$(hostname)
+  port=$((17000 + $$ % 3000 * 3)) # of its own: a test that was killed leaves its cluster behind
   mkdir -p "$d/state" "$d/spool-n1" "$d/spool-n2"
   cat >"$d/slurm.conf" <<END
 ClusterName=test
@@ -13,7 +14,7 @@ SlurmdUser=root
 AuthType=auth/munge
 CryptoType=crypto/munge
 AuthInfo=socket=$d/munge.sock,cred_expire=5
-SlurmctldPort=16817
+SlurmctldPort=$port
 StateSaveLocation=$d/state
 SlurmdSpoolDir=$d/spool-%n
 SlurmctldPidFile=$d/ctld.pid
@@ -33,7 +34,7 @@ ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=10
 PropagateResourceLimits=NONE
-NodeName=n[1-2] NodeAddr=127.0.0.1 NodeHostname=$host Port=[17001-17002] CPUs=2 RealMemory=1000 State=UNKNOWN
+NodeName=n[1-2] NodeAddr=127.0.0.1 NodeHostname=$host Port=[$((port + 1))-$((port + 2))] CPUs=2 RealMemory=1000 State=UNKNOWN
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF

@@ -79,6 +79,17 @@ class Slurm(LaunchedTest):
         self.went_on()
         timed("Slurm: a job that is preempted, requeued and finished", began)
 
+    def test_a_cancelled_job_saves_and_stays_cancelled(self):
+        job = self.submit()
+        self.wait_for_steps(10)
+        self.slurm("scancel", job)
+        self.wait_for_end(job, "CANCELLED")
+        wait_until(lambda: "Exited with exit code 75" in self.log(), f"the end of the script; {self.log()}")
+        last = records(self.folder / RUN, "end")[0]
+        self.assertTrue((self.folder / RUN / f"step-{last['step']:08}" / "manifest.json").exists(), self.log())
+        wait_until(lambda: not self.slurm("squeue", "-h"), "an empty queue")
+        self.assertEqual(self.state(job), ("CANCELLED", 0), self.log())
+
     def test_another_job_does_not_go_on_with_the_run(self):
         self.configure(5)
         self.wait_for_end(self.submit())
