@@ -62,7 +62,7 @@ std::vector<Interface> interfaces() {
     if (std::string(text.data()).starts_with("fe80:")) continue;  // link-local: no use to a run
     found.push_back({.name = one->ifa_name,
                      .address = text.data(),
-                     .is_up = (one->ifa_flags & IFF_RUNNING) != 0,
+                     .is_up = (one->ifa_flags & IFF_UP) != 0,  // IFF_RUNNING comes up to a second late
                      .is_loopback = (one->ifa_flags & IFF_LOOPBACK) != 0});
   }
   return found;
