@@ -17,9 +17,9 @@ namespace fsdp::detail {
 // group for the late rank: then all ranks of the world are looked at. If all of them wait, nobody is late: a
 // large message is on its way, or ranks wait for each other, which the timeout ends.
 //
-// A rank that has never beaten is not late: it may have no heartbeat. One without new beats is silent:
-// stopped, or without a processor. It is late even if it had begun to wait. A rank that reads or writes in
-// the save() or load() that this rank waits in is not late: that may take long.
+// A rank without new beats is silent: stopped, or without a processor. It is late even if it had begun to
+// wait. One that has never beaten is not late: it may have no heartbeat. Nor is a rank that reads or writes
+// in the save() or load() that this rank waits in: that may take long.
 //
 // Times are sums over looks, each limited. So a gang that was stopped as a whole and goes on finds nobody
 // late, and clocks of hosts are not compared.
