@@ -64,7 +64,7 @@ std::string metrics_text(const nlohmann::json& answer) {
   }
   if (answer["eval"].is_object())
     table.add(
-        {"eval.loss", value_text(answer["eval"]["loss"]) + " at step " + value_text(answer["eval"]["step"])});
+        {"eval loss", value_text(answer["eval"]["loss"]) + " at step " + value_text(answer["eval"]["step"])});
   return table.text();
 }
 

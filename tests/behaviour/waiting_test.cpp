@@ -161,7 +161,7 @@ TEST(WaitingWorld, ARankThatIsStoppedBeforeTheFirstGroup) {
   });
   ASSERT_TRUE(gang.ends(0, seconds(30))) << gang.log();
   EXPECT_THAT(gang.ranks().outcome(0).error,
-              AllOf(HasSubstr("rank 1 (host "), HasSubstr("did not come within"),
+              AllOf(HasSubstr("rank 1 (host "), HasSubstr("did not join the group within"),
                     HasSubstr("its process is stopped")));
 }
 

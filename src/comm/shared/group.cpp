@@ -3,6 +3,7 @@
 #include <exception>
 #include <thread>
 
+#include "comm/heartbeat/wait_words.h"
 #include "comm/shared/ops.h"
 
 namespace fsdp::detail {
@@ -86,9 +87,12 @@ void SharedGroup::join(const char* backend) {
     while (view().page(r).state.load() == static_cast<uint32_t>(RankState::absent)) {
       gate_.look_for_dead();
       throw_if_faulted(context);
-      if (Clock::now() > until)
+      if (Clock::now() > until) {
+        const std::string state = process_state(info_.peers[static_cast<size_t>(r)].pid);
         throw RendezvousError(name_of(info_, r) + " did not join the group within " +
-                              std::to_string(info_.options.timeout.count()) + " ms");
+                              std::to_string(info_.options.timeout.count()) + " ms" +
+                              (state.empty() ? "" : "; its process is " + state));
+      }
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
   }
