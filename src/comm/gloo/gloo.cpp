@@ -3,6 +3,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <csignal>
+
 #include "comm/gloo/collectives.h"
 
 namespace fsdp::detail {
@@ -61,6 +63,18 @@ class GlooBackend final : public CommBackend {
   GlooGroup group_;
 };
 
+// Gloo writes to sockets in a way that raises SIGPIPE when the peer has died, and by default that ends this
+// process. With a handler the write fails instead. Unlike SIG_IGN, a handler is not inherited by programs
+// that this process starts.
+void survive_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+  struct sigaction quiet {};
+  quiet.sa_handler = [](int) {};
+  quiet.sa_flags = SA_RESTART;
+  ::sigaction(SIGPIPE, &quiet, nullptr);
+}
+
 }  // namespace
 
 bool gloo_available() { return true; }
@@ -70,6 +84,7 @@ std::string gloo_unavailable_reason() { return ""; }
 std::unique_ptr<CommBackend> make_gloo(const GroupInfo& info) {
   TORCH_CHECK(info.device.is_cpu(), "fsdp: the gloo backend moves CPU tensors, not those of device ",
               info.device);
+  survive_broken_pipes();
   return std::make_unique<GlooBackend>(info);
 }
 
