@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fsdp/error.h>
 
 #include <condition_variable>
 #include <exception>
@@ -227,6 +228,13 @@ BackgroundSaver::BackgroundSaver(std::string folder, const SaveOptions& options,
 BackgroundSaver::~BackgroundSaver() {
   try {
     (void)wait();
+  } catch (const RendezvousError& error) {
+    // The exception that ends the saver tells of the lost rank, too.
+    const std::string text = std::string("a checkpoint was not saved: ") + error.what();
+    if (std::uncaught_exceptions() > 0)
+      detail::log_debug([&] { return text; });
+    else
+      detail::log_warn(text);
   } catch (const std::exception& error) {
     detail::log_warn(std::string("a checkpoint was not saved: ") + error.what());
   }
