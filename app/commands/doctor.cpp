@@ -58,7 +58,9 @@ int start_ranks(const launch::Identity& me, int ranks, const std::vector<std::st
                         .run_id = launch::random_run_id()};
   const launch::Outcome outcome = launch::run_ranks(job);
   const int code = outcome.exit_code();
-  if (code == kOk || code == kFailed) return code;  // the report has the problems
+  const launch::RankEnd* cause = outcome.cause();
+  if (code == kOk || (code == kFailed && cause != nullptr && cause->message.empty()))
+    return code;  // the report has the problems
   if (const std::string report = launch::report(outcome); !report.empty()) std::cerr << "fsdp: " << report;
   return code;
 }

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <csignal>
 
 #include "app/launch/environment.h"
 
@@ -22,6 +23,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 // Runs `words` with no output. True: exit code 0.
 bool succeeds(std::vector<std::string> words, std::vector<std::string> environment) {
+  ::signal(SIGCHLD, SIG_DFL);  // a parent may have had it ignored, and then there is no status
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);

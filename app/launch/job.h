@@ -25,6 +25,7 @@ class LaunchError : public std::runtime_error {
 struct Patience {
   using Time = std::chrono::milliseconds;
   Time alone{3000};    // after the first failure the other ranks may end by themselves; then SIGTERM
+  Time saved{30000};   // the same after a rank that saved and left (exit code 75)
   Time stopped{1000};  // after the first failure a stopped rank (SIGSTOP) is killed
   Time term{5000};     // after that SIGTERM the ranks may end; then SIGKILL
   Time repeat{

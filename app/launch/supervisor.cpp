@@ -66,7 +66,7 @@ class Watch {
     outcome_.world_size = job.world_size();
     outcome_.host = host_name();
     readable_.add(signals_.fd(), kSignal);
-    if (elsewhere_ != nullptr) readable_.add(elsewhere_->fd(), kElsewhere);
+    if (elsewhere_ != nullptr && elsewhere_->fd() >= 0) readable_.add(elsewhere_->fd(), kElsewhere);
     readable_.add(gang_.started_fd(), kStarted);
     for (int i = 0; i < gang_.size(); ++i) {
       gang_.start(i);
@@ -108,6 +108,7 @@ class Watch {
   void handle_end(int index);
   void begin_to_end(Time now);
   void end_the_rest(Time now);
+  Patience::Time time_alone() const;
   void wait_begins(Time now);
   void say_what_we_wait_for(Time now);
   std::string the_running() const;
@@ -167,7 +168,7 @@ void Watch::handle_signal(int number) {
     outcome_.interrupted_by = number;
     if (gang_.running() == 0) return;
     if (failed_at_ && !asked_at_) asked_at_ = now;
-    for_running([&](int i) { gang_.ask(i); });
+    if (!leaving_) for_running([&](int i) { gang_.ask(i); });  // a second SIGTERM would end the save
     wait_begins(now);
     tell_(signal_name(number) + ": asked " + the_running() +
           " to finish the step, save and leave. A second signal kills them");
@@ -204,7 +205,7 @@ void Watch::handle_end(int index) {
   const bool as_asked = leaving_ && (end.kind != EndKind::own || end.exit_code == kRequeue);
   if (!end.failed() || failed_at_ || interrupted_at_ || as_asked) return;
   begin_to_end(Clock::now());
-  if (elsewhere_ != nullptr) elsewhere_->failed_here();
+  if (elsewhere_ != nullptr && end.exit_code != kRequeue) elsewhere_->failed_here();
 }
 
 void Watch::end_the_rest(Time now) {
@@ -215,7 +216,7 @@ void Watch::end_the_rest(Time now) {
       if (gang_.is_stopped(i)) gang_.kill(i, EndKind::stopped);
     });
   }
-  if (!asked_at_ && now >= *failed_at_ + patience.alone) {
+  if (!asked_at_ && now >= *failed_at_ + time_alone()) {
     asked_at_ = now;
     for_running([&](int i) { gang_.ask(i); });
   }
@@ -223,6 +224,11 @@ void Watch::end_the_rest(Time now) {
     all_killed_ = true;
     for_running([&](int i) { gang_.kill(i, EndKind::killed); });
   }
+}
+
+// Ranks that were asked one by one save and leave together.
+Patience::Time Watch::time_alone() const {
+  return outcome_.asks_for_requeue() ? job_.patience.saved : job_.patience.alone;
 }
 
 void Watch::wait_begins(Time now) {
@@ -260,7 +266,7 @@ std::optional<Time> Watch::next_step() const {
   };
   if (!failed_at_) return next;
   consider(!stopped_killed_, *failed_at_ + job_.patience.stopped);
-  consider(!asked_at_, *failed_at_ + job_.patience.alone);
+  consider(!asked_at_, *failed_at_ + time_alone());
   if (asked_at_) consider(!all_killed_, *asked_at_ + job_.patience.term);
   return next;
 }

@@ -13,7 +13,8 @@ class MetricsFile:
 
     def __init__(self, folder):
         self.path = Path(folder) / "metrics.jsonl"
-        self.position = self.path.stat().st_size if self.path.exists() else 0
+        there = self.path.read_bytes() if self.path.exists() else b""
+        self.position = there.rfind(b"\n") + 1  # the next start cuts a last line that is not whole
         self.by_step = {}  # of the newest steps: {step: metrics}
         self.evaluation = {}
 

@@ -87,7 +87,7 @@ std::optional<GroupFault> Activity::fault_noted_after(int before) const {
 void Activity::add(ActivityBoard& board) {
   const std::lock_guard lock(mutex_);
   boards_.push_back(&board);
-  board.show(text_, several_threads_ ? kNoMeetings : meetings_);
+  board.show(text_, meetings_, several_threads_);
 }
 
 void Activity::remove(ActivityBoard& board) {
@@ -96,7 +96,7 @@ void Activity::remove(ActivityBoard& board) {
 }
 
 void Activity::show() const {
-  for (ActivityBoard* board : boards_) board->show(text_, several_threads_ ? kNoMeetings : meetings_);
+  for (ActivityBoard* board : boards_) board->show(text_, meetings_, several_threads_);
 }
 
 std::string ordinal(int64_t number) {

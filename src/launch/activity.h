@@ -30,7 +30,8 @@ class ActivityBoard {
 
   // The fault of the board's group; none: it works.
   virtual std::optional<GroupFault> fault() const = 0;
-  virtual void show(const std::string& activity, uint64_t meetings) = 0;
+  // `meetings` of Note [Activities]. `several_threads`: they say nothing about what a thread waits for.
+  virtual void show(const std::string& activity, uint64_t meetings, bool several_threads) = 0;
   // "is in its 5th forward, for 3 s", by rank in the world; empty: unknown.
   virtual std::string activity_of(int world_rank) const = 0;
 };
@@ -47,8 +48,8 @@ class ActivityBoard {
 // meet look for such a fault (new_fault()).
 //
 // Threads: any. Meetings say something about one thread only. A rank that uses groups on several threads may
-// meet on one of them and do its part in another group on the next, so it shows no meetings and looks for
-// none: kNoMeetings.
+// meet on one of them and do its part in another group on the next, so its groups show no meetings and look
+// for none: Gate::kNoMeetings. Heartbeats show them: a rank in a long save() is not late.
 class Activity {
  public:
   void set(std::string text);
@@ -77,8 +78,6 @@ class Activity {
   void remove(ActivityBoard& board);
 
  private:
-  static constexpr uint64_t kNoMeetings = UINT64_MAX - 1;  // even, and not below any count
-
   void show() const;
   void note_thread_locked();
 

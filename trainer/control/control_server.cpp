@@ -94,6 +94,7 @@ ControlServer::ControlServer(ControlFacts facts)
       serve();
     } catch (const std::exception&) {
       clients_.clear();  // there is no memory, for example: training goes on without answers
+      listener_.close();
     }
   });
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -82,6 +82,7 @@ Assembly::Orders Assembly::start(int nodes) {
   ++rounds_;
   growing_ = told_of_failure_ = has_to_end_ = false;
   first_failed_ = -1;
+  interrupted_by_ = 0;
   outcome_ = {};
   outcome_.world_size = nodes * nodes_.begin()->second.info.ranks;
   const bool placed = !is_elastic() && std::all_of(nodes_.begin(), nodes_.end(), [](const auto& one) {
@@ -153,11 +154,12 @@ Assembly::Orders Assembly::ended(int node, const Outcome& outcome, Now now) {
   if (outcome.interrupted_by != 0) {
     interrupted_by_ = outcome.interrupted_by;
     outcome_.abandoned = outcome_.abandoned || outcome.abandoned;
-    has_to_end_ = !is_elastic() || node == 0;
+    has_to_end_ = has_to_end_ || !is_elastic() || node == 0;
     orders = end_round(Kind::leave, signal_name(interrupted_by_) + " came to " + at->second.info.host);
     if (node != 0) nodes_.erase(at);  // its launcher ends too
   } else if (outcome.exit_code() != 0 && phase_ == Phase::running) {
-    orders = end_round(Kind::fail, "a rank failed");
+    orders = outcome.asks_for_requeue() ? end_round(Kind::leave, "the ranks of another node saved and left")
+                                        : end_round(Kind::fail, "a rank failed");
   }
   const Orders more = node_ended(now);
   orders.insert(orders.end(), more.begin(), more.end());
@@ -176,7 +178,7 @@ Assembly::Orders Assembly::settle(Now now) {
   const bool asked_again =
       cause != nullptr && (cause->exit_code == kRequeue || cause->kind == EndKind::asked);
   if (cause == nullptr) return finish();
-  if (growing_ && asked_again)
+  if (growing_ && asked_again && !has_to_end_)
     return gather(now, came_ + " has come; starting all ranks again, on more nodes");
   if (interrupted_by_ != 0) {
     const int signal = std::exchange(interrupted_by_, 0);
@@ -185,7 +187,7 @@ Assembly::Orders Assembly::settle(Now now) {
     outcome_.interrupted_by = signal;
     return finish();
   }
-  if (restarts_ >= rules_.max_restarts) return finish();
+  if (outcome_.asks_for_requeue() || restarts_ >= rules_.max_restarts) return finish();
   if (loop_.add(outcome_.step())) {
     outcome_.not_again = "Not started again: three starts in a row failed in step " +
                          std::to_string(outcome_.step()) + ", and the next would, too.";

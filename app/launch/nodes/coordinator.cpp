@@ -117,6 +117,7 @@ void Coordinator::serve() {
 }
 
 void Coordinator::accept_new() {
+  errno = 0;
   for (Fd socket = accept_one(listener_); socket.valid(); socket = accept_one(listener_)) {
     if (peers_.size() >= kMostPeers) continue;
     peers_[next_++].wire = Wire(std::move(socket));
@@ -126,6 +127,8 @@ void Coordinator::accept_new() {
     listen_to(oldest->first, oldest->second);  // it may be a node whose greeting has come
     if (!oldest->second.greeted) peers_.erase(oldest);
   }
+  // Without a free descriptor the listener stays readable.
+  if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
 void Coordinator::listen_to(int number, Peer& peer) {

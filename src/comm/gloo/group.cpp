@@ -96,6 +96,8 @@ WorkPtr GlooGroup::issue(OpInfo info, std::string signature, const Exchange::Ste
   watch_.throw_if_faulted(exchange->operation);
   if (const ExchangePtr before = std::exchange(dropped_, nullptr))
     complete_until(*before, deadline_after(info_.options.timeout));
+  for (const GlooMessage& message : std::exchange(dropped_messages_, {}))
+    watch_.wait(message, exchange->operation, deadline_after(info_.options.timeout));
   pending_.push_back(exchange);  // also if `first` fails: gloo may have some of its messages
   first(*exchange);
   return std::make_shared<CollectiveWork>(*this, std::move(exchange));

@@ -181,7 +181,7 @@ LateRank Pulse::describe(const std::vector<int>& ranks) const {
   return late;
 }
 
-void Pulse::show(const std::string& activity, uint64_t meetings) {
+void Pulse::show(const std::string& activity, uint64_t meetings, bool /*several_threads*/) {
   BeatPage& page = beats_.own_page();
   page.activity.write(activity);
   page.activity_since = Clock::now().time_since_epoch().count();

@@ -25,7 +25,7 @@ class Pulse final : public ActivityBoard {
 
   // ActivityBoard.
   std::optional<GroupFault> fault() const override { return std::nullopt; }
-  void show(const std::string& activity, uint64_t meetings) override;
+  void show(const std::string& activity, uint64_t meetings, bool several_threads) override;
   std::string activity_of(int world_rank) const override;
 
  private:

@@ -47,6 +47,7 @@ class Gate {
   bool left_out(int rank) const { return given_up(rank) > given_up(rank_); }
   // True if any rank is in operations that this rank skipped.
   bool others_miss_this() const;
+  static constexpr uint64_t kNoMeetings = UINT64_MAX - 1;  // even, and not below any count
   // See Note [Activities]. A long one is cut and ends in "...". `activity()` is empty if the rank has none.
   void show(std::string_view activity, uint64_t meetings);
   std::string activity(int rank) const;

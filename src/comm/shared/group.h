@@ -64,7 +64,9 @@ class SharedGroup : private ActivityBoard {
   class CollectiveWork;
   class MessageWork;
 
-  void show(const std::string& activity, uint64_t meetings) override { gate_.show(activity, meetings); }
+  void show(const std::string& activity, uint64_t meetings, bool several_threads) override {
+    gate_.show(activity, several_threads ? Gate::kNoMeetings : meetings);
+  }
   std::string activity_of(int world_rank) const override;
   std::optional<GroupFault> fault() const override;
   void look_elsewhere();

@@ -215,6 +215,34 @@ TEST_F(Rounds, ASignalEndsAFixedRunAndOnlyTheNodeOfAnElasticOne) {
   EXPECT_THAT(text(after(seconds(3))), ElementsAre("0 start 1"));
 }
 
+TEST_F(Rounds, SignalsToAllNodesEndAnElasticRunInAnyOrder) {
+  for (const int first : {0, 1}) {
+    begin(1, 3);
+    join(0), join(1);
+    after(seconds(10));
+    ends(first, 75, -1, 15);
+    const auto orders = text(ends(1 - first, 75, -1, 15));
+    EXPECT_THAT(orders, testing::Contains("0 over")) << first;
+    EXPECT_EQ(assembly_->outcome().exit_code(), 75);
+  }
+}
+
+TEST_F(Rounds, ASignalToNode0WhileTheRoundEndsForALargerOneEndsTheRun) {
+  begin(1, 2);
+  join(0);
+  after(seconds(10));
+  join(1);
+  EXPECT_THAT(text(ends(0, 75, -1, 15)), ElementsAre("0 over", "1 over"));
+}
+
+TEST_F(Rounds, RanksThatSavedAndLeftByThemselvesEndTheRun) {
+  begin(2, 2);
+  join(0), join(1);
+  EXPECT_THAT(text(ends(1, 75)), ElementsAre("0 leave"));
+  EXPECT_THAT(text(ends(0, 75)), ElementsAre("0 over", "1 over"));
+  EXPECT_EQ(assembly_->outcome().exit_code(), 75);
+}
+
 TEST_F(Rounds, ASignalToNode0EndsAnElasticRunToo) {
   begin(1, 2);
   join(0), join(1);
