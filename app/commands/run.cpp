@@ -83,9 +83,10 @@ int launch_program(RunOptions options) {
     const bool is_this_command = !options.command.empty() && options.command[0] == "fsdp";
     if (is_this_command) options.command[0] = this_program();
     const launch::Environment environment = launch::current_environment();
-    const launch::Job job = launch::make_job(
+    launch::Job job = launch::make_job(
         options, environment,
         {.processors = launch::usable_processors(), .gpus = launch::usable_gpus(environment)});
+    if (is_this_command) job.final_code = kUsage;
     if (job.master_port != 0 && job.node_rank == 0) launch::require_free_port(job.master_port);
     std::optional<launch::Meeting> meeting = launch::make_meeting(options, environment, job);
     if (meeting && meeting->rules.least < meeting->rules.most && is_this_command)

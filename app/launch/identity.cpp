@@ -112,7 +112,8 @@ void check_node(const Variables& variables, const Request& request, const Launch
   const std::string nodes = std::to_string(request.nodes);
   if (*variables.number("NODE_RANK", 0, kMany) >= request.nodes)
     throw LaunchError(node + " is not below the number of nodes, " + nodes +
-                      ". Nodes count from 0; --num-nodes sets their number");
+                      ". Nodes count from 0; --nnodes of `fsdp run` and --num-nodes of `fsdp train` set "
+                      "their number");
   const auto tasks = launcher != nullptr ? variables.number(launcher->size, 1, kMany) : std::nullopt;
   if (tasks && *tasks != request.nodes)
     throw LaunchError(node + " says that this process starts the ranks of a node, one process on each of " +

@@ -57,6 +57,7 @@ struct Job {
   std::string run_id = "none";           // TORCHELASTIC_RUN_ID
   int restart_count = 0;
   int max_restarts = 0;
+  int final_code = -1;  // the exit code after which ranks are not started again; -1: none
   NumaBinding numa_binding = NumaBinding::automatic;
   Patience patience = {};
 

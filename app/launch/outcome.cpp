@@ -29,9 +29,14 @@ std::string indented(const RankEnd& end) {
 // The other ranks that failed: those that ended alike, with the same words, share a line.
 std::string cascade(const Outcome& outcome, const RankEnd& cause) {
   std::vector<std::string> order;
+  std::string lost;
   std::map<std::string, std::vector<int>> alike;
   for (const RankEnd& end : outcome.ends) {
     if (!end.failed() || &end == &cause) continue;
+    if (end.rank < 0) {
+      lost += "then " + end.message + "\n";
+      continue;
+    }
     std::string words = describe(end);
     if (!end.message.empty() && end.kind != EndKind::killed)
       words += ": " + printable_line(end.message.substr(0, end.message.find('\n')));
@@ -43,7 +48,7 @@ std::string cascade(const Outcome& outcome, const RankEnd& cause) {
     const bool many = alike[words].size() > 1 && words.starts_with("was ");
     text += "then " + name_ranks(alike[words]) + " " + (many ? "were " + words.substr(4) : words) + "\n";
   }
-  return text;
+  return text + lost;
 }
 
 }  // namespace
@@ -100,6 +105,7 @@ std::string describe(const RankEnd& end) {
 std::string headline(const Outcome& outcome) {
   const RankEnd* cause = outcome.cause();
   if (cause == nullptr) return "no rank failed";
+  if (cause->rank < 0) return cause->message;
   return "rank " + std::to_string(cause->rank) + " of " + std::to_string(outcome.world_size) + " on " +
          (cause->host.empty() ? outcome.host : cause->host) + " " + describe(*cause) +
          (cause->kind == EndKind::peer && cause->culprit >= 0
@@ -108,7 +114,7 @@ std::string headline(const Outcome& outcome) {
 }
 
 std::string in_short(const Outcome& outcome) {
-  const std::string message = outcome.cause()->message;
+  const std::string message = outcome.cause()->rank < 0 ? "" : outcome.cause()->message;
   return headline(outcome) + (message.empty() ? "" : ": " + message.substr(0, message.find('\n')));
 }
 
@@ -121,7 +127,7 @@ std::string report(const Outcome& outcome) {
            (outcome.abandoned ? ", sent twice: the ranks were killed\n" : "\n");
     if (cause->kind >= EndKind::asked) return text;
   }
-  text += headline(outcome) + "\n" + indented(*cause);
+  text += headline(outcome) + "\n" + (cause->rank < 0 ? "" : indented(*cause));
   if (!cause->log.empty()) text += "  All of its output: " + cause->log + "\n";
   if (!outcome.not_again.empty()) text += "  " + outcome.not_again + "\n";
   return text + cascade(outcome, *cause) + outcome.late_errors;

@@ -10,6 +10,8 @@ namespace fsdp::launch {
 // The exit code of a rank that was asked to end, saved, and is to be started again.
 inline constexpr int kRequeue = 75;
 
+inline constexpr const char* kUsedWrongly = "Not started again: the next start would be refused, too.";
+
 // Why a rank ended, from near the cause of a failure to far from it.
 enum class EndKind {
   own,      // by itself: a clean end, or an error of its own
@@ -20,7 +22,7 @@ enum class EndKind {
 };
 
 struct RankEnd {
-  int rank = 0;
+  int rank = 0;       // -1: no rank, but a launcher or a node: `message` says all
   int exit_code = 0;  // 128 + signal if one ended it
   int signal = 0;     // 0: it exited
   EndKind kind = EndKind::own;

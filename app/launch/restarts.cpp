@@ -21,6 +21,10 @@ Outcome run_with_restarts(Job job, const Tell& tell) {
     const bool failed =
         outcome.exit_code() != 0 && outcome.interrupted_by == 0 && !outcome.asks_for_requeue();
     if (!failed || job.restart_count >= job.max_restarts) return outcome;
+    if (outcome.exit_code() == job.final_code) {
+      outcome.not_again = kUsedWrongly;
+      return outcome;
+    }
     if (loop.add(outcome.step())) {
       outcome.not_again = "Not started again: three starts in a row failed in step " +
                           std::to_string(outcome.step()) + ", and the next would, too.";

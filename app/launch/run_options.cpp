@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <regex>
 #include <sstream>
 
 #include "app/launch/environment.h"
@@ -91,6 +92,9 @@ Address find_master(const RunOptions& options) {
   if (options.rdzv_endpoint.empty()) return master;
   const Address endpoint = parse_endpoint(options.rdzv_endpoint);
   if (endpoint.host.empty()) refuse("--rdzv-endpoint", options.rdzv_endpoint, "expected HOST:PORT");
+  if (endpoint.port.empty() && options.master_port.empty() && options.nnodes == "1")
+    refuse("--rdzv-endpoint", options.rdzv_endpoint,
+           "expected HOST:PORT, for example " + endpoint.host + ":" + kDefaultPort);
   if ((!master.host.empty() && master.host != endpoint.host) ||
       (!master.port.empty() && !endpoint.port.empty() && master.port != endpoint.port))
     refuse("--rdzv-endpoint", options.rdzv_endpoint,
@@ -128,10 +132,18 @@ bool launchers_meet(const Nodes& nodes, int max_restarts) {
   return nodes.most > 1 && (max_restarts > 0 || nodes.least < nodes.most);
 }
 
+// For lines to type on each node, which have NODE_RANK instead.
+std::string without_node_rank(const std::string& typed) {
+  static const std::regex option("--node[-_]rank(=| +)\\S+ *");
+  return std::regex_replace(typed, option, "", std::regex_constants::format_first_only);
+}
+
 void place_among_nodes(Job& job, const RunOptions& options, const Environment& environment) {
   const Identity me =
-      find_identity(place_variables(options, environment),
-                    {.nodes = job.nodes, .ranks = job.ranks, .command = options.typed, .host = host_name()});
+      find_identity(place_variables(options, environment), {.nodes = job.nodes,
+                                                            .ranks = job.ranks,
+                                                            .command = without_node_rank(options.typed),
+                                                            .host = host_name()});
   job.node_rank = me.node_rank;
   job.master_addr = me.master_addr;
   job.master_port = me.master_port;
@@ -157,6 +169,7 @@ AssemblyRules timeouts(const std::string& text) {
     if (key != "join_timeout" && key != "last_call_timeout" && key != "timeout")
       refuse("--rdzv-conf", part,
              "expected join_timeout=SECONDS or last_call_timeout=SECONDS, with commas between");
+    if (equals == part.size()) refuse("--rdzv-conf", part, "expected " + key + "=SECONDS");
     const std::chrono::seconds time(to_number(
         "--rdzv-conf " + key, part.substr(std::min(equals + 1, part.size())), 0, kMany, " (seconds)"));
     if (key == "last_call_timeout")
@@ -211,6 +224,7 @@ NumaBinding numa_binding(const std::string& text) {
 }
 
 void check_rest(const RunOptions& options) {
+  timeouts(options.rdzv_conf);
   if (!options.rdzv_backend.empty() && options.rdzv_backend != "c10d" && options.rdzv_backend != "static")
     refuse("--rdzv-backend", options.rdzv_backend,
            "rank 0 serves a TCP store where ranks meet; expected c10d or static, which mean the same here");
@@ -263,6 +277,7 @@ std::optional<Meeting> make_meeting(const RunOptions& options, const Environment
   meeting.rules.least = nodes.least;
   meeting.rules.most = nodes.most;
   meeting.rules.max_restarts = job.max_restarts;
+  meeting.rules.final_code = job.final_code;
   return meeting;
 }
 

@@ -72,7 +72,9 @@ class FixedSizes(NodesTest):
         nodes = self.fixed("[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; " + WORKS, 2, "--max-restarts", "1")
         self.round(0, 2)
         nodes[1].kill()
-        time.sleep(5)  # longer than the ranks of node 0 need to end
+        while "was lost" not in (line := nodes[0].stderr.readline()):
+            self.assertTrue(line, "it ended")
+        self.assertRegex(line, r"node 1 \(\S+\) was lost.*Waiting up to 600 s for 1 node")
         self.assertIsNone(nodes[0].poll(), "it waits for the node")
         again = self.node("--nnodes", "2", "--node-rank", "1", "--max-restarts", "1", script="exit 0")
         self.assertEqual([process.wait(30) for process in (nodes[0], again)], [OK, OK])

@@ -86,6 +86,8 @@ class Options(RunTest):
         self.refused_run("--rdzv-backend", "etcd", "true", says=["etcd", "c10d"])
         self.refused_run("--monitor-interval", "0", "true", says=["--monitor-interval 0"])
         self.refused_run("--numa-binding", "core", "true", says=["--numa-binding core", "none, node or exclusive"])
+        self.refused_run("--rdzv-conf", "join_timeout", "true", says=["--rdzv-conf join_timeout", "join_timeout=SECONDS"])
+        self.refused_run("--rdzv-endpoint", "foo", "true", says=["--rdzv-endpoint foo", "HOST:PORT", "foo:29500"])
         self.refused_run("--tee", "7", "true", says=["--tee 7"])
         self.refused_run("--local-ranks-filter", "3", "true", says=["--local-ranks-filter 3"])
         self.refused_run("no-such-program", says=["no-such-program", "PATH"])
@@ -212,6 +214,11 @@ class Restarts(RunTest):
         _, err = self.run_it("--max-restarts", "5", "sh", "-c",
                              "echo $((TORCHELASTIC_RESTART_COUNT / 2)) > $FSDP_STEP_FILE; exit 6", expect=6)
         self.assertEqual(err.count("starting all ranks again"), 5)
+
+    def test_what_the_command_refuses_is_not_started_again(self):
+        _, err = self.run_it("--max-restarts", "5", "fsdp", "train", "--nonsense", expect=USAGE)
+        self.assertNotIn("starting all ranks again", err)
+        self.assertIn("Not started again: the next start would be refused, too", err)
 
     def test_nothing_starts_again_after_a_signal(self):
         process = self.start("--max-restarts", "5", "sh", "-c", "trap 'exit 1' TERM; echo up > 0; while :; do sleep 0.05; done")

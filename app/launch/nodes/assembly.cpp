@@ -132,8 +132,9 @@ Assembly::Orders Assembly::lost(int node, Now now) {
   nodes_.erase(at);
   if (phase_ == Phase::gathering) changed_at_ = now;
   if (!gone.running) return {};
-  RankEnd end{.rank = gone.place * gone.info.ranks, .exit_code = kPeerLost, .host = gone.info.host};
-  end.message = gone.info.host + " was lost: its `fsdp run` ended, or the network to it is down";
+  RankEnd end{.rank = -1, .exit_code = kPeerLost, .host = gone.info.host};
+  end.message = "node " + std::to_string(gone.place) + " (" + gone.info.host +
+                ") was lost: its `fsdp run` ended, or the network to it is down";
   outcome_.ends.push_back(std::move(end));
   Orders orders = end_round(Kind::fail, gone.info.host + " was lost");
   const Orders more = node_ended(now);
@@ -188,6 +189,10 @@ Assembly::Orders Assembly::settle(Now now) {
     return finish();
   }
   if (outcome_.asks_for_requeue() || restarts_ >= rules_.max_restarts) return finish();
+  if (cause->exit_code == rules_.final_code) {
+    outcome_.not_again = kUsedWrongly;
+    return finish();
+  }
   if (loop_.add(outcome_.step())) {
     outcome_.not_again = "Not started again: three starts in a row failed in step " +
                          std::to_string(outcome_.step()) + ", and the next would, too.";
@@ -202,7 +207,15 @@ Assembly::Orders Assembly::gather(Now now, const std::string& why) {
   phase_ = Phase::gathering;
   changed_at_ = now;
   why_ = why;
-  return try_start(now);
+  if (Orders orders = try_start(now); !orders.empty()) return orders;
+  const int missing = rules_.least - static_cast<int>(nodes_.size());
+  const std::string wait =
+      missing > 0
+          ? ". Waiting up to " +
+                std::to_string(std::chrono::duration_cast<std::chrono::seconds>(rules_.join).count()) +
+                " s for " + count(missing, "node") + ": start `fsdp run` there again"
+          : "";
+  return to_all({.text = std::exchange(why_, {}) + wait});
 }
 
 Assembly::Orders Assembly::finish() {
@@ -216,7 +229,7 @@ Assembly::Orders Assembly::tick(Now now) {
   if (now < changed_at_ + rules_.join) return {};
   std::string hosts;
   for (const auto& [number, node] : nodes_) hosts += (hosts.empty() ? "" : ", ") + node.info.host;
-  RankEnd end{.exit_code = kRendezvous};
+  RankEnd end{.rank = -1, .exit_code = kRendezvous};
   end.message = "of " + count(rules_.least, "node") + ", " + std::to_string(nodes_.size()) + " came within " +
                 std::to_string(std::chrono::duration_cast<std::chrono::seconds>(rules_.join).count()) +
                 " s: " + hosts +

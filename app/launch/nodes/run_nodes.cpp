@@ -189,7 +189,7 @@ class NodeRun {
   Outcome lost() const {
     Outcome outcome;
     outcome.host = host_name();
-    RankEnd end{.rank = 0, .exit_code = kPeerLost, .host = meeting_.endpoint.host};
+    RankEnd end{.rank = -1, .exit_code = kPeerLost, .host = meeting_.endpoint.host};
     end.message = "the launcher at " + meeting_.endpoint.text() +
                   ", which keeps the nodes together, was lost: it ended, or the network to it is down";
     outcome.ends.push_back(std::move(end));

@@ -131,19 +131,24 @@ TEST_F(Rounds, ALostNodeIsAFailureAndTheNextRoundDoesWithoutIt) {
   begin(1, 3);
   join(0), join(1), join(2);
   EXPECT_THAT(text(assembly_->lost(1, now_)), ElementsAre("0 fail", "2 fail"));
-  ends(0, 5), ends(2, 5);
+  ends(0, 5);
+  const auto told = ends(2, 5);
+  EXPECT_THAT(text(told), ElementsAre("0 wait", "2 wait"));
+  EXPECT_THAT(told[0].text, testing::StartsWith("node 1 (host1) was lost"));
   EXPECT_THAT(after(seconds(2)), IsEmpty()) << "it may come back";
   const auto orders = after(seconds(1));
   EXPECT_THAT(text(orders), ElementsAre("0 start 2", "2 start 2"));
   EXPECT_EQ(orders[1].place, 1);
-  EXPECT_THAT(orders[0].text, HasSubstr("host1 was lost"));
+  EXPECT_EQ(orders[0].text, "") << "it was told";
 }
 
 TEST_F(Rounds, AFixedRunWaitsForALostNodeToComeBack) {
   begin(2, 2);
   join(0, 0), join(1, 1);
   assembly_->lost(1, now_);
-  EXPECT_THAT(ends(0, 5), IsEmpty());
+  const auto told = ends(0, 5);
+  EXPECT_THAT(text(told), ElementsAre("0 wait"));
+  EXPECT_THAT(told[0].text, HasSubstr("Waiting up to 600 s for 1 node: start `fsdp run` there again"));
   EXPECT_THAT(after(seconds(30)), IsEmpty());
   EXPECT_THAT(text(join(2, 1)), ElementsAre("0 start 2", "2 start 2"));
 }
@@ -211,7 +216,7 @@ TEST_F(Rounds, ASignalEndsAFixedRunAndOnlyTheNodeOfAnElasticOne) {
   begin(1, 2);
   join(0), join(1);
   ends(1, 75, -1, 15);
-  EXPECT_THAT(ends(0, 75), IsEmpty());
+  EXPECT_THAT(text(ends(0, 75)), ElementsAre("0 wait"));
   EXPECT_THAT(text(after(seconds(3))), ElementsAre("0 start 1"));
 }
 
@@ -241,6 +246,14 @@ TEST_F(Rounds, RanksThatSavedAndLeftByThemselvesEndTheRun) {
   EXPECT_THAT(text(ends(1, 75)), ElementsAre("0 leave"));
   EXPECT_THAT(text(ends(0, 75)), ElementsAre("0 over", "1 over"));
   EXPECT_EQ(assembly_->outcome().exit_code(), 75);
+}
+
+TEST_F(Rounds, WhatWouldBeRefusedAgainIsNotStartedAgain) {
+  assembly_.emplace(AssemblyRules{.least = 2, .most = 2, .max_restarts = 5, .final_code = 2}, now_);
+  join(0), join(1);
+  ends(0, 2);
+  EXPECT_THAT(text(ends(1, 5)), ElementsAre("0 over", "1 over"));
+  EXPECT_THAT(report(assembly_->outcome()), HasSubstr("Not started again"));
 }
 
 TEST_F(Rounds, ASignalToNode0EndsAnElasticRunToo) {
