@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "launch/addresses.h"
+#include "launch/store_silence.h"
 
 namespace fsdp::detail {
 
@@ -158,7 +159,9 @@ StorePtr connect_store(const std::string& host, int port, Milliseconds timeout, 
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    return c10::make_intrusive<::c10d::TCPStore>(host, options);
+    StorePtr store = c10::make_intrusive<::c10d::TCPStore>(host, options);
+    limit_silence_of_store(port, timeout);
+    return store;
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw RendezvousError(who + " could not talk to the store at " + place +

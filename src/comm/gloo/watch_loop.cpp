@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/await.h"
+#include "launch/store_silence.h"
 
 namespace fsdp::detail {
 
@@ -163,7 +164,10 @@ void GlooWatch::Loop::publish() {
 
 // A connection of this thread's own: requests of other threads must not wait behind one that gets no answer.
 GlooWatch::Loop::Store& GlooWatch::Loop::store() {
-  if (!store_) store_ = info_.store->clone();
+  if (!store_) {
+    store_ = info_.store->clone();
+    limit_silence_of_clones();
+  }
   return store_;
 }
 

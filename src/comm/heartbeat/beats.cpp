@@ -5,6 +5,7 @@
 
 #include "comm/await.h"
 #include "comm/shm/memfd.h"
+#include "launch/store_silence.h"
 
 namespace fsdp::detail {
 
@@ -44,7 +45,10 @@ Beats::Beats(const GroupInfo& world) : world_(world), far_(world.peers.size()), 
     segment_ = source.attach(await_key(world_, ticket, near_.front()), bytes);
   }
   pages_ = reinterpret_cast<BeatPage*>(segment_->data());
-  if (has_far()) store_ = world.store->clone();
+  if (has_far()) {
+    store_ = world.store->clone();
+    limit_silence_of_clones();
+  }
 }
 
 void Beats::publish() {

@@ -33,6 +33,14 @@ def program_of(pid):
         return ""  # it has ended
 
 
+def rank_of(pid):
+    """None: it is no rank."""
+    if program_of(pid) != "fsdp-worker":
+        return None
+    variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return next((one[5:] for one in variables if one.startswith("RANK=")), None)
+
+
 def processes_in(folder):
     """Those that work in the folder: launchers, guardians and ranks of a test."""
     found = []
@@ -124,6 +132,21 @@ class Restarts(RunTest):
     def test_a_stopped_rank_is_found_and_replaced(self):
         seconds = self.restart_times(signal.SIGSTOP, 1, 4 * STEPS, timeout=5)
         print(f"a stopped rank of {RANKS}: SIGSTOP to next step {seconds[0]:.1f} s with distributed.timeout 5")
+
+    def test_a_stopped_rank_0_is_found_during_saves(self):
+        """Rank 0 serves the store, through which ranks save: requests of the others get no answer."""
+        self.restarts, often = 1, ["checkpoint.every_steps=1", "distributed.timeout=4", "logging.every_steps=1"]
+        plain = [one for one in sets(100000) if not one.startswith("checkpoint.every_steps")]
+        process = self.start("killed", *plain, *often, ranks=RANKS)
+        try:
+            wait_until(lambda: self.last_step() >= 10, 60)
+            rank_0 = next(pid for pid in ranks_below(process.pid) if rank_of(pid) == "0")
+            moment = time.time()
+            os.kill(rank_0, signal.SIGSTOP)
+            wait_until(lambda: self.recovered_at(moment) or process.poll() is not None, 40)
+            self.assertIsNone(process.poll(), self.log())
+        finally:
+            kill([process.pid])
 
     def test_killed_launchers_leave_nothing_and_lose_nothing(self):
         steps, draw, before = STEPS * KILLS, random.Random(SEED), shared_files()
