@@ -2,7 +2,8 @@
 // holds pointers to their types.
 #include "comm/gloo/connect.h"
 
-#define USE_C10D_GLOO  // the header is empty without it
+// The header is empty without it.
+#define USE_C10D_GLOO  // NOLINT(readability-identifier-naming): LibTorch has named it
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/await.h"
