@@ -15,7 +15,7 @@ import fsdp_ray
 
 RAY = Path(sys.executable).parent / "ray"
 RANK_KILLS = 10 if os.environ.get("FSDP_LONG") else 1
-STEPS = ("--set", "training.max_steps=150")
+STEPS = ("--set", "training.max_steps=600")
 
 
 class Kills(ClusterTest):
@@ -113,7 +113,7 @@ class Drivers(ClusterTest):
         self.assertIn("SIGTERM", records(run, "end")[-1]["reason"])  # it saved
 
         self.assertEqual(self.start(*STEPS).wait(100), 0, self.log())
-        self.assertEqual(last_step(run), 150)
+        self.assertEqual(last_step(run), 600)
         self.same_weights(self.train_alone(*STEPS), run)
 
     def test_work_through_ray_job_submit(self):
