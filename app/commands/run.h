@@ -5,8 +5,8 @@
 
 namespace fsdp::app {
 
-// What follows the options of `fsdp run` is the program and its arguments: if the command is `run`, `argc` is
-// lowered so that the parser does not see them.
+// The words behind the options of `fsdp run` are the program and its arguments, not options of `fsdp`. If the
+// command is `run`, `argc` is lowered, so that the parser does not see these words.
 void add_run(CLI::App& app, Action& action, int& argc, char** argv);
 
 }  // namespace fsdp::app

@@ -24,7 +24,7 @@ int usable_processors();
 // GPUs that ranks may use: those of this machine, or of them those that CUDA_VISIBLE_DEVICES names.
 int usable_gpus(const Environment& environment);
 
-// Where a rank leaves what the launcher reads (error_files.h).
+// The paths of the two files that a rank writes and the launcher reads (error_files.h).
 struct RankFiles {
   std::string error;
   std::string step;

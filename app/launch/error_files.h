@@ -1,5 +1,5 @@
-// What ranks leave for the launcher: the message of a failure (TORCHELASTIC_ERROR_FILE) and the number of the
-// step that they are in (FSDP_STEP_FILE).
+// Two files that every rank writes for the launcher: the message of its failure (TORCHELASTIC_ERROR_FILE) and
+// the number of its current step (FSDP_STEP_FILE).
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ class ErrorFiles {
   ErrorFiles& operator=(const ErrorFiles&) = delete;
 
   const std::string& folder() const { return folder_; }
-  // Where rank `rank` leaves its message.
+  // The file into which rank `rank` writes the message of its failure.
   std::string path(int rank) const { return folder_ + "/rank-" + std::to_string(rank) + ".json"; }
   Message read(int rank) const;
-  // Where the rank writes the number of its step, as text, in each step.
+  // The file into which the rank writes the number of its current step, as text.
   std::string step_path(int rank) const { return folder_ + "/rank-" + std::to_string(rank) + ".step"; }
   int64_t read_step(int rank) const;  // -1: it wrote none
 

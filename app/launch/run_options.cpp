@@ -86,7 +86,7 @@ Address parse_endpoint(const std::string& text) {
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
-// Where ranks meet, as far as options say.
+// The address of the rendezvous from the options. Fields that no option sets are empty.
 Address find_master(const RunOptions& options) {
   Address master{options.master_addr, options.master_port};
   if (options.rdzv_endpoint.empty()) return master;
@@ -110,7 +110,7 @@ void place_on_one_node(Job& job, const RunOptions& options) {
   if (!master.port.empty()) job.master_port = to_number("--master-port", master.port, 0, kHighestPort);
 }
 
-// What options or, where they say nothing, the environment say of this node's place.
+// NODE_RANK, MASTER_ADDR and MASTER_PORT: from the options, else from the environment.
 Environment place_variables(const RunOptions& options, const Environment& environment) {
   const Address master = find_master(options);
   Environment seen;

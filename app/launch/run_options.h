@@ -32,7 +32,7 @@ struct RunOptions {
   std::string typed = "fsdp run";     // all of it, for the lines to type on each node
 };
 
-// What this machine has.
+// Processors and GPUs of this machine that ranks may use.
 struct Devices {
   int processors = 1;
   int gpus = 0;
@@ -42,8 +42,9 @@ struct Devices {
 // not given. Throws LaunchError with the option, what was found and what is expected.
 Job make_job(const RunOptions& options, const Environment& environment, const Devices& devices);
 
-// Where the launchers of several nodes meet, for `job` of the same options. None: the ranks are not started
-// again, and their number is fixed, so their launchers need not know of each other. Throws LaunchError.
+// The meeting of the launchers of several nodes; `job` is make_job() of the same options. None if the
+// launchers need not know of each other: the number of nodes is fixed and ranks are not restarted. Throws
+// LaunchError.
 std::optional<Meeting> make_meeting(const RunOptions& options, const Environment& environment,
                                     const Job& job);
 

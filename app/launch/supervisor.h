@@ -25,7 +25,7 @@ void tell_on_stderr(const std::string& line);
 // data loader must outlive the last save. When a rank has ended, SIGKILL ends whatever it has left in its
 // process group.
 
-// What the launchers of other nodes have to do with the ranks here.
+// The link to the launchers of other nodes, through which failures are told both ways.
 class Elsewhere {
  public:
   enum class Word {

@@ -40,7 +40,7 @@ struct AssemblyRules {
   Time join{600000};                           // too few nodes for that long end the run
 };
 
-// What a node has to do.
+// A message of the coordinator to one node.
 struct Order {
   enum class Kind {
     start,   // its ranks, as node `place` of `nodes`
@@ -77,7 +77,7 @@ class Assembly {
   std::optional<Now> next_tick() const;
 
   bool is_over() const { return phase_ == Phase::over; }
-  // Of the last round, all nodes together: the first node that failed is first.
+  // The ends of all ranks of the last round, those of the node that failed first in front.
   const Outcome& outcome() const { return outcome_; }
 
  private:

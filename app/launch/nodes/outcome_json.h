@@ -1,4 +1,4 @@
-// How the ranks of a node ended, as launchers tell each other.
+// An Outcome as JSON, for messages between the launchers of nodes.
 #pragma once
 
 #include <nlohmann/json.hpp>
