@@ -171,7 +171,7 @@ def check_type_names(root):
 # What a folder sees besides itself, the public headers and models.
 ALSO_SEES = {
     "app": ("trainer/data", "trainer/watch", "trainer/control", "trainer/doctor", "trainer/generate_request.h"),  # without LibTorch
-    "trainer": ("app/config", "app/exit_codes.h", "app/launch/fd.h"),
+    "trainer": ("app/config", "app/exit_codes.h", "app/launch/fd.h", "app/launch/quiet_thread.h"),
     "examples": (),
     # A benchmark may look at a part that no public header shows: how fast a hash or a kernel is.
     "bench": ("src/files", "src/kernels", "src/base/worker_pool.h", "src/comm/heartbeat", "trainer/data"),

@@ -1,4 +1,5 @@
 #include "trainer/control/control_server.h"
+#include "app/launch/quiet_thread.h"
 
 #include <arpa/inet.h>
 #include <fsdp/error.h>
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <fstream>
 #include <utility>
 #include <vector>
@@ -86,10 +86,7 @@ ControlServer::ControlServer(ControlFacts facts)
   listener_ = listen_on_loopback(address_.port);
   if (!wake_.valid()) throw IoError("make", "an event", errno);
   write_control_file(facts_.folder.control(), address_);
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] {
+  thread_ = launch::quiet_thread([this] {
     try {
       serve();
     } catch (const std::exception&) {
@@ -97,7 +94,6 @@ ControlServer::ControlServer(ControlFacts facts)
       listener_.close();
     }
   });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ControlServer::~ControlServer() {

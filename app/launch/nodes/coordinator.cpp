@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <vector>
 
 #include "app/launch/environment.h"
 #include "app/launch/job.h"
 #include "app/launch/nodes/outcome_json.h"
+#include "app/launch/quiet_thread.h"
 
 namespace fsdp::launch {
 
@@ -71,17 +71,13 @@ Coordinator::Coordinator(Fd listener, std::string run, AssemblyRules rules)
   own_ = Wire(std::move(theirs));
   peers_[0].wire = Wire(std::move(mine));
   std::tie(wake_read_, wake_write_) = pair_of_sockets();
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] {
+  thread_ = quiet_thread([this] {
     try {
       serve();
     } catch (const std::exception&) {
       peers_.clear();  // to the nodes this is the end of their coordinator
     }
   });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Coordinator::~Coordinator() {
