@@ -33,7 +33,7 @@ struct AssemblyRules {
   using Time = std::chrono::milliseconds;
   int least = 1, most = 1;  // nodes
   int max_restarts = 0;
-  int final_code = -1;  // Job::final_code
+  int final_code = -1;                         // Job::final_code
   std::function<bool(int ranks)> usable = {};  // does the program run on that many? Empty: on any number
   Time first_call{10000};                      // elastic: the wait for more nodes before the first round,
   Time next_call{3000};                        // and before each other
