@@ -52,7 +52,7 @@ MEMORY = 80_000_000
 
 
 class ClusterTest(unittest.TestCase):
-    """The cluster is the same for all tests. It has `nodes` nodes at least: two train, the third is a spare."""
+    """The cluster is the same for all tests. It has `nodes` nodes: two train, the third is a spare."""
 
     cluster = None
     nodes = 3
@@ -62,6 +62,8 @@ class ClusterTest(unittest.TestCase):
         begin = time.monotonic()
         if ClusterTest.cluster is None:
             cls.start_cluster()
+        for node in list(cls.cluster.worker_nodes)[cls.nodes:]:
+            cls.cluster.remove_node(node)
         while len(cls.cluster.worker_nodes) < cls.nodes:
             cls.add_node()
         print(f"a Ray cluster of {cls.nodes} nodes and a head: {time.monotonic() - begin:.1f} s", flush=True)
