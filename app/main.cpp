@@ -31,7 +31,8 @@ using namespace fsdp::app;
 constexpr const char* kExitCodes =
     "Exit codes: 0 ok, 1 failed or `ckpt diff` found differences, 2 usage, 3 checkpoint, 4 ranks did not "
     "meet,\n"
-    "5 a peer was lost, 6 not finite, 7 storage, 70 a defect, 128 + n ended by signal n.";
+    "5 a peer was lost, 6 not finite, 7 storage, 70 a defect, 75 saved and asked to end: start it again,\n"
+    "128 + n ended by signal n.";
 
 int fail(const std::exception& error, int code) {
   std::cerr << "fsdp: " << printable(error.what()) << "\n";

@@ -61,7 +61,7 @@ class Reading {
   static bool is_other(const std::string& name) { return name == kModelConfigPrefix; }
 
   static std::vector<std::string> top_names() {
-    std::vector<std::string> names{kStages, kPresets, "mode"};
+    std::vector<std::string> names{kStages, kPresets, kModelConfigPrefix + std::string("NAME"), "mode"};
     for (const auto* more : {&stage_sections(), &top_sections()})
       names.insert(names.end(), more->begin(), more->end());
     return names;

@@ -146,7 +146,8 @@ class Start(TrainTest):
 
     def test_help_is_short_and_true(self):
         text = self.fsdp("--help")
-        for word in ("2 usage", "3 checkpoint", "4 ranks", "5 a peer", "6 not finite", "7 storage", "70 a defect"):
+        for word in ("2 usage", "3 checkpoint", "4 ranks", "5 a peer", "6 not finite", "7 storage", "70 a defect",
+                     "75 saved and asked to end"):
             self.assertIn(word, text)
         self.assertLess(text.index("\n  train "), text.index("\n  ckpt "))
         self.assertLess(max(map(len, text.splitlines())), 121)

@@ -150,6 +150,8 @@ TEST_F(Yaml, KeysThatAreNoWords) {
   EXPECT_THAT(problem(kModel + "training_stages: {../x: {}}\n"),
               HasSubstr("with other characters than letters"));
   EXPECT_THAT(problem(kModel + "model_config_: {}\n"), HasSubstr("model_config_: found an unknown key"));
+  EXPECT_THAT(problem(kModel + "small: {}\n"), HasSubstr("expected one there: training_stages"));
+  EXPECT_THAT(problem(kModel + "small: {}\n"), HasSubstr(", model_config_NAME,"));
   EXPECT_THAT(problem(kModel + std::string(5000, 'x') + ": 3\n"), StartsWith("c.yaml:2: xxx"));
 }
 
