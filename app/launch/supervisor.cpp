@@ -186,8 +186,10 @@ void Watch::handle_word(Elsewhere::Word word) {
     begin_to_end(now);
   } else if (!leaving_) {
     leaving_ = true;
+    if (gang_.running() == 0) return;
     for_running([&](int i) { gang_.ask(i); });
     wait_begins(now);
+    tell_(elsewhere_->why() + ": asked " + the_running() + " to finish the step, save and leave");
   }
 }
 

@@ -34,8 +34,9 @@ class Elsewhere {
     leave,   // the ranks here are asked to save and leave
   };
   virtual ~Elsewhere() = default;
-  virtual int fd() const = 0;  // readable when there may be a word
-  virtual Word next() = 0;     // never waits
+  virtual int fd() const = 0;           // readable when there may be a word
+  virtual Word next() = 0;              // never waits
+  virtual std::string why() const = 0;  // of the last word
   virtual void failed_here() = 0;
 };
 

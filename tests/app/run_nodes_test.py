@@ -93,8 +93,10 @@ class FixedSizes(NodesTest):
             nodes = self.fixed(WORKS, 2, "--max-restarts", "5")
             self.round(0, 2)
             nodes[interrupted].send_signal(number)
-            for node in nodes:
-                self.assertEqual(node.wait(30), code)
+            told = [self.ended(node, code) for node in nodes]
+            self.assertIn(f"{number.name}: asked rank {interrupted} to finish the step", told[interrupted])
+            self.assertRegex(told[1 - interrupted], rf"{number.name} came to \S+: asked rank {1 - interrupted} to finish the step, save and leave\n")
+            self.assertEqual(told[interrupted].count("asked"), 1)
             for left in self.folder.glob("round-*"):
                 left.unlink()
             self.port = free_port()

@@ -38,11 +38,13 @@ class Member final : public Elsewhere {
     while (!messages_.empty()) {
       const std::string is = messages_.front().value("is", "");
       if (is != "fail" && is != "leave") return Word::none;  // for take(), when the ranks have ended
+      why_ = messages_.front().value("text", "");
       messages_.pop_front();
       return is == "fail" ? Word::failed : Word::leave;
     }
     return alive() || told_gone_ ? Word::none : gone();
   }
+  std::string why() const override { return why_; }
   // The next message that is there and not about a round that has ended.
   std::optional<Json> take() {
     fetch();
@@ -66,6 +68,7 @@ class Member final : public Elsewhere {
 
   Wire wire_;
   std::deque<Json> messages_;
+  std::string why_;
   bool told_gone_ = false;
 };
 

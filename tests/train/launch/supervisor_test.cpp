@@ -58,6 +58,7 @@ class EarlyWord final : public Elsewhere {
   ~EarlyWord() override { ::close(ends_[0]), ::close(ends_[1]); }
   int fd() const override { return ends_[0]; }
   Word next() override { return std::exchange(word_, Word::none); }
+  std::string why() const override { return "a rank failed"; }
   void failed_here() override {}
 
  private:
