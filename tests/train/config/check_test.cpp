@@ -88,6 +88,27 @@ TEST_F(Check, OffloadOnCpuRanksSaysThatItChangesNothing) {
   EXPECT_THAT(with(text, {}, {.gpus = 2}).notes, Not(Contains(HasSubstr("cpu_offload"))));
 }
 
+TEST_F(Check, MomentsFollowBf16True) {
+  const std::string narrow = "training: {precision: bf16-true}\n";
+  EXPECT_EQ(made(narrow).text("optimizer.moments"), "bf16");
+  EXPECT_EQ(made("training: {precision: bf16-mixed}\n").text("optimizer.moments"), "fp32");
+  EXPECT_THAT(with(narrow + "optimizer: {moments: fp32}\n").problems,
+              ElementsAre(AllOf(StartsWith("c.yaml:3: optimizer.moments: found fp32"),
+                                HasSubstr("precision: bf16-mixed"))));
+}
+
+TEST_F(Check, AModelConfigNeedsItsSizes) {
+  EXPECT_THAT(with("model_config_mine: {type: gpt2, hidden_size: 64}\n").problems,
+              ElementsAre("c.yaml:2: model_config_mine: found no vocab_size, context_length, num_layers, "
+                          "num_heads, which a model config needs"));
+}
+
+TEST_F(Check, SectionsOfTheWholeFileAreNoneOfAStage) {
+  EXPECT_THAT(with("training_stages:\n  a:\n    wandb: {use_wandb: true}\n").problems,
+              ElementsAre("c.yaml:4: training_stages.a.wandb: found a section of the whole file in a stage, "
+                          "expected it at top level"));
+}
+
 TEST_F(Check, ALauncherDecidesOnTheRanks) {
   const Resolution made =
       with("distributed: {num_nodes: 4, devices: 8}\n", {}, {.world_size = 6, .local_size = 3});

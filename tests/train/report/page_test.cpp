@@ -111,6 +111,20 @@ TEST(Page, AResumedRunShowsWhereAndThatStepsWereRepeated) {
                                HasSubstr("superseded: the run was resumed before this step")));
 }
 
+TEST(Page, EventsStandInTheOrderInWhichTheyCame) {
+  report::Run run = run_of(60);
+  run.metrics.events = {{{.time = kStart + 30, .step = 30, .text = "the later one"}, false},
+                        {{.time = kStart + 20, .step = 20, .text = "the earlier one"}, false}};
+  const std::string html = page(run);
+  size_t at = 0;
+  for (const char* text :
+       {"started with 2 ranks", "the earlier one", "the later one", "ended: all steps done"}) {
+    const size_t found = html.find(text, at);
+    ASSERT_NE(found, std::string::npos) << text;
+    at = found;
+  }
+}
+
 TEST(Page, SkippedStepsAndLossesThatAreNotFiniteAreMarked) {
   report::Run run = run_of(100);
   run.metrics.steps[69].skipped = true;

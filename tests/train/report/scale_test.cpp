@@ -45,6 +45,7 @@ TEST(Scale, TicksAreRoundNumbersWithUnits) {
   EXPECT_THAT(texts(Scale({0, 20000}), Unit::count), ElementsAre("0", "5k", "10k", "15k", "20k"));
   EXPECT_THAT(texts(Scale({0, 3 << 20}), Unit::bytes, 3), ElementsAre("0", "1 MiB", "2 MiB", "3 MiB"));
   EXPECT_THAT(texts(Scale({0, 0.25}), Unit::seconds, 3), ElementsAre("0", "100 ms", "200 ms"));
+  EXPECT_EQ(Scale({0, 3 << 20}).ticks(Unit::bytes, 3)[2].value, 2 << 20) << "where 2 MiB is drawn";
   EXPECT_THAT(texts(Scale({1, 1000}, Scale::Kind::logarithmic), Unit::number),
               ElementsAre("1", "10", "100", "1e3"));
 }
