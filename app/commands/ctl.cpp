@@ -48,6 +48,22 @@ std::string status_text(const nlohmann::json& answer) {
   return table.text();
 }
 
+// What the run does while `request` waits for its ranks.
+void say_what_it_does(const control::ControlAddress& address, const std::string& request) {
+  constexpr auto kSoon = std::chrono::seconds(2);
+  try {
+    const nlohmann::json run = control::ask(address, "status", kSoon);
+    const std::string waiting = run.value("waiting", "");
+    std::cerr << printable("fsdp: " + request + " waits: the run is in step " +
+                           count_text(run.value("step", int64_t{0}) + 1) + ", " + run.value("phase", "") +
+                           ", for " + watch::clock_text(run.value("phase_seconds", 0.0)) +
+                           (waiting.empty() ? "" : "; rank 0 waits for " + waiting))
+              << "\n";
+  } catch (const control::NoAnswer&) {
+    return;  // the request itself will find out why
+  }
+}
+
 std::string value_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -91,8 +107,10 @@ int ask_run(const CtlArguments& given) {
   const double seconds = given.has_timeout->count() > 0 ? given.timeout : waits_for_step ? kDay : kSoon;
   nlohmann::json answer;
   try {
-    answer = control::ask(control::read_control_file(folder.control()), given.request,
-                          std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+    const control::ControlAddress address = control::read_control_file(folder.control());
+    answer =
+        control::ask(address, given.request, std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)),
+                     [&] { say_what_it_does(address, given.request); });
   } catch (const control::NoAnswer& error) {
     return fail(given.run + ": " + error.what(), kFailed);
   }

@@ -60,6 +60,19 @@ class Asks(CtlTest):
         wait_until(lambda: self.asked("status")["phase_seconds"] > 1, "a step that does not end", 20)
         self.assertEqual(self.asked("status")["phase"], "step")
 
+    def test_save_says_for_whom_it_waits(self):
+        self.start_and_wait(*NO_SAVES)
+        stopped = self.ranks()[1]
+        os.kill(stopped, signal.SIGSTOP)
+        wait_until(lambda: self.asked("status").get("waiting"), "rank 0 to wait for rank 1", 20)
+        waiting = subprocess.Popen([FSDP, "ctl", self.run_folder, "save"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+        self.assertRegex(waiting.stderr.readline(), r"^fsdp: save waits: the run is in step \d+, step, for 0:0\d.* rank 1 ")
+        os.kill(stopped, signal.SIGCONT)
+        out, err = waiting.communicate(timeout=60)
+        self.assertEqual((waiting.returncode, err), (OK, ""))
+        self.says(out, "saved " + str(self.run_folder))
+
     def test_save_saves_on_all_ranks_and_returns_when_it_is_complete(self):
         for background in ("true", "false"):
             self.run_folder = self.folder / background

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -17,8 +18,8 @@ class NoAnswer : public std::runtime_error {
 };
 
 // Sends the request `what` ("status", "metrics", "save", "stop") and waits for the answer, an object with
-// "ok". Throws NoAnswer.
-nlohmann::json ask(const ControlAddress& address, const std::string& what,
-                   std::chrono::milliseconds patience);
+// "ok". Throws NoAnswer. `still_waiting` is called now and then during a wait of more than two seconds.
+nlohmann::json ask(const ControlAddress& address, const std::string& what, std::chrono::milliseconds patience,
+                   const std::function<void()>& still_waiting = {});
 
 }  // namespace fsdp::control
