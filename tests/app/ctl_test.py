@@ -65,8 +65,8 @@ class Asks(CtlTest):
         stopped = self.ranks()[1]
         os.kill(stopped, signal.SIGSTOP)
         wait_until(lambda: self.asked("status").get("waiting"), "rank 0 to wait for rank 1", 20)
-        waiting = subprocess.Popen([FSDP, "ctl", self.run_folder, "save"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True)
+        waiting = subprocess.Popen([FSDP, "ctl", self.run_folder, "save", "--timeout", "30"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
         self.assertRegex(waiting.stderr.readline(), r"^fsdp: save waits: the run is in step \d+, step, for 0:0\d.* rank 1 ")
         os.kill(stopped, signal.SIGCONT)
         out, err = waiting.communicate(timeout=60)
