@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "trainer/doctor/text_files.h"
+#include "trainer/doctor/machine.h"
 #include "trainer/doctor_ranks.h"
 #include "trainer/watch/text.h"
 
@@ -22,15 +22,6 @@ using doctor::Findings;
 using doctor::Level;
 
 bool has_gpus() { return ::access("/dev/nvidia0", F_OK) == 0; }
-
-// "570.86.15"; empty: no driver.
-std::string driver_version() {
-  const std::string text = doctor::read_text("/proc/driver/nvidia/version");
-  const size_t at = text.find("Module  ");
-  if (at == std::string::npos) return "";
-  const size_t begin = text.find_first_of("0123456789", at);
-  return text.substr(begin, text.find(' ', begin) - begin);
-}
 
 std::string cuda_version() {
   const long number = at::detail::getCUDAHooks().versionCUDART();
@@ -67,7 +58,9 @@ DeviceMemory device_memory() {
 Finding check_gpu(const World& world) {
   Finding found{.subject = "GPU"};
   const DeviceMemory memory = device_memory();
-  found.text = world.device().str() + ", driver " + driver_version() + ", CUDA " + cuda_version();
+  const std::string driver = doctor::driver_version();
+  found.text =
+      world.device().str() + (driver.empty() ? "" : ", driver " + driver) + ", CUDA " + cuda_version();
   if (memory.total == 0) return found;
   found.text += ", " + watch::bytes_text(static_cast<double>(memory.available)) + " of " +
                 watch::bytes_text(static_cast<double>(memory.total)) + " free";
@@ -102,7 +95,8 @@ Finding unused_gpus() {
     found.text += ": /dev/nvidia0 may not be opened";
     found.advice = "Add the user to the group of /dev/nvidia*, usually `video`";
   } else {
-    found.text += ": LibTorch finds no CUDA; the driver is " + driver_version();
+    const std::string driver = doctor::driver_version();
+    found.text += ": LibTorch finds no CUDA" + (driver.empty() ? "" : "; the driver is " + driver);
     found.advice =
         "Either this LibTorch is a CPU build (set FSDP_TORCH_ROOT to one for CUDA and build again), or the "
         "driver is older than its CUDA: compare with `nvidia-smi`";

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
+#include <string>
 
 #include "app/launch/fd.h"
 #include "trainer/doctor/machine.h"
@@ -109,6 +111,16 @@ Finding check_shared_memory(const MachineOptions& options) {
 }
 
 Findings check_limits(const MachineOptions& options) { return {check_files(options), check_locked(options)}; }
+
+std::string driver_version(const std::string& root) {
+  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Wed ..."; an open module says "Open Kernel
+  // Module for x86_64  570.86.15".
+  std::istringstream words(value_in(read_text(root + "/proc/driver/nvidia/version"), "NVRM version"));
+  for (std::string word; words >> word;)
+    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos)
+      return word;
+  return "";
+}
 
 Finding check_clock(const MachineOptions& options) {
   Finding found{.subject = "clock"};

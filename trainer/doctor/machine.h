@@ -25,7 +25,10 @@ Finding check_clock(const MachineOptions& options);
 // Room, speed and locks of the file system of `folder`.
 Finding check_disk(const MachineOptions& options);
 
-// All of the above.
+// "570.86.15"; empty: there is no NVIDIA driver, or it does not tell (some containers).
+std::string driver_version(const std::string& root = "");
+
+// All of the checks above.
 Findings check_machine(const MachineOptions& options);
 
 }  // namespace fsdp::doctor

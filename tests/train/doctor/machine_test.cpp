@@ -114,6 +114,19 @@ TEST_F(Machine, LockedMemoryMattersWithInfiniBand) {
   EXPECT_THAT(with.advice, HasSubstr("ulimit -l unlimited"));
 }
 
+TEST_F(Machine, TheDriverOfGpus) {
+  EXPECT_EQ(driver_version(root()), "");
+  const std::string file = "/proc/driver/nvidia/version",
+                    gcc = "\nGCC version:  gcc version 12.2.0 (Debian)\n";
+  write(file,
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 03:09:01 UTC 2025" + gcc);
+  EXPECT_EQ(driver_version(root()), "570.86.15");
+  write(file, "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)" + gcc);
+  EXPECT_EQ(driver_version(root()), "580.65.06");
+  write(file, "no version");
+  EXPECT_EQ(driver_version(root()), "");
+}
+
 TEST_F(Machine, ASlowClock) {
   const std::string file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
   write(file, "hpet\n");
