@@ -91,6 +91,7 @@ void add_doctor(CLI::App& app, Action& action, int argc, char** argv) {
   command->footer(
       "Alone it starts a rank per GPU, or 2 CPU ranks. For several machines start it as you start a run:\n"
       "  fsdp run --nproc-per-node 4 fsdp doctor\n"
+      "  fsdp run --nnodes 2 --node-rank 0 --master-addr node0 --nproc-per-node 8 fsdp doctor\n"
       "  srun -N2 -n8 fsdp doctor\n"
       "Rank 0 prints the report. The exit code is 1 if there is a problem, 0 if there are only warnings.");
   auto given = std::make_shared<DoctorArguments>();

@@ -53,12 +53,18 @@ const Signal* find(int number) {
   return at == kSignals.end() ? nullptr : at;
 }
 
+bool is_ignored(int number) {
+  struct sigaction now {};
+  return ::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 }  // namespace
 
 SignalEvents::SignalEvents() {
   sigset_t watched;
   ::sigemptyset(&watched);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) ::sigaddset(&watched, number);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) ::sigaddset(&watched, number);
+  if (!is_ignored(SIGHUP)) ::sigaddset(&watched, SIGHUP);  // nohup ignores it
   fd_ = Fd(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_.valid()) throw LaunchError(std::string("cannot watch signals: ") + std::strerror(errno));
   ::pthread_sigmask(SIG_BLOCK, &watched, &mask_);

@@ -1,4 +1,4 @@
-// SIGINT, SIGTERM, SIGUSR1 and SIGHUP as events, instead of the end of this process.
+// SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored) as events, instead of the end of this process.
 #pragma once
 
 #include <csignal>

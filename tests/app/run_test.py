@@ -159,6 +159,15 @@ class Ends(RunTest):
             out, err = process.communicate(timeout=30)
             self.assertEqual((process.returncode, sorted(out.splitlines())), (0, ["[rank 0] saved", "[rank 1] saved"]), err)
 
+    def test_nohup_protects_from_a_terminal_that_is_closed(self):
+        process = subprocess.Popen(["nohup", FSDP, "run", "--nproc-per-node", "2", "sh", "-c",
+                                    "echo up > $RANK; sleep 1; echo done"], env=environment(), cwd=self.folder, text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.started("0"), self.started("1")
+        process.send_signal(signal.SIGHUP)
+        out, err = process.communicate(timeout=30)
+        self.assertEqual((process.returncode, sorted(out.splitlines())), (0, ["[rank 0] done", "[rank 1] done"]), err)
+
     def test_ctrl_c_twice_kills(self):
         mark = f"{self.folder}/mark"
         process = self.interrupt(signal.SIGINT, "trap '' TERM; echo up > $RANK; while :; do sleep 0.05; done", mark)

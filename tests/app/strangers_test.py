@@ -140,7 +140,7 @@ class SeveralNodes(StrangersTest):
         other = subprocess.run(
             [FSDP, "run", "--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", f"127.0.0.1:{port}", "--max-restarts", "1",
              "--rdzv-id", "other", "true"], capture_output=True, text=True, timeout=30, env=environment())
-        self.assertIn("--rdzv-id: found 'other'", other.stderr)
+        self.assertIn("--rdzv-id: found 'other', but the run at this endpoint has another\n", other.stderr)
         second = self.node(1, port, "sh", "-c", "sleep 1")
         self.assertEqual((first.wait(60), second.wait(60)), (OK, OK), self.all_output())
 

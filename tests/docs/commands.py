@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 # Commands that are not ours; nothing of them is checked but the programs of ours that they start.
-EXTERNAL = {"cat", "cd", "cmake", "cp", "docker", "echo", "env", "export", "gdb", "git", "grep", "kill",
+EXTERNAL = {"cat", "cd", "cmake", "cp", "docker", "echo", "env", "export", "gdb", "git", "grep", "head",
+            "kill",
             "kubectl", "ls", "mkdir", "mpiexec.hydra", "mpirun", "nsys", "numactl", "perf", "pip", "py-spy",
             "python", "python3", "ray", "rm", "sbatch", "scancel", "scontrol", "source", "srun", "ssh",
             "sudo", "tail", "tar", "taskset", "time", "torchrun", "ulimit"}
@@ -83,6 +84,9 @@ class Commands:
             return self._ctest(words[1:])
         if name == "bench/run":
             return self._subcommands([sys.executable, str(self.root / name)], name, words[1:])
+        if words[:2] == ["fsdp", "run"] and "fsdp" in words[1:]:
+            inner = words.index("fsdp", 1)
+            return self._program("fsdp", words[1:inner]) + self._started_by(words)
         if name == "fsdp":
             return self._program("fsdp", words[1:])
         built = BUILT.match(name)
@@ -91,9 +95,13 @@ class Commands:
         if OURS.match(name):
             return [] if (self.root / name).is_file() else [f"there is no {name}"]
         if name in EXTERNAL:
-            inner = next((i for i, word in enumerate(words) if BUILT.match(word)), None)
-            return [] if inner is None else self.check(words[inner:])
+            return self._started_by(words)
         return [] if THEIRS.match(name) else [f"unknown command {name!r} (commands.py lists the known ones)"]
+
+    def _started_by(self, words):
+        """The program of ours that a launcher starts."""
+        inner = next((i for i, word in enumerate(words) if i > 0 and (word == "fsdp" or BUILT.match(word))), None)
+        return [] if inner is None else self.check(words[inner:])
 
     def _make(self, words):
         targets = set(re.findall(r"^([\w-]+):", self.makefile, re.MULTILINE))

@@ -146,10 +146,9 @@ void Coordinator::greet(int number, Peer& peer, const Json& message) {
   }
   peer.greeted = true;
   if (const std::string run = text_in(message, "run"); run != run_)
-    return carry_out(
-        {{.node = number,
-          .kind = Kind::refuse,
-          .text = "--rdzv-id: found '" + run + "', and the run at this endpoint is '" + run_ + "'"}});
+    return carry_out({{.node = number,
+                       .kind = Kind::refuse,
+                       .text = "--rdzv-id: found '" + run + "', but the run at this endpoint has another"}});
   carry_out(assembly_.joined(number,
                              {.host = text_in(message, "host"),
                               .ranks = number_in(message, "ranks", 1),
