@@ -35,8 +35,7 @@ constexpr const char* kExitCodes =
     "128 + n ended by signal n.";
 
 int fail(const std::exception& error, int code) {
-  std::cerr << "fsdp: " << printable(error.what()) << "\n";
-  fsdp::launch::leave_message(error.what());
+  if (!fsdp::launch::leave_message(error.what())) std::cerr << "fsdp: " << printable(error.what()) << "\n";
   return code;
 }
 

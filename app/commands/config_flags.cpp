@@ -75,14 +75,14 @@ void print_notes(const std::vector<std::string>& notes) {
 }
 
 int print_problems(const std::vector<std::string>& problems) {
+  std::string all;
+  for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;
+  if (launch::leave_message(all)) return kUsage;
   for (const std::string& problem : problems) {
     std::istringstream lines("fsdp: " + problem);
     for (std::string line; std::getline(lines, line);) std::cerr << printable(line) << "\n";
   }
   if (problems.size() > 1) std::cerr << "fsdp: " << problems.size() << " problems; nothing was started\n";
-  std::string all;
-  for (const std::string& problem : problems) all += (all.empty() ? "" : "\n") + problem;
-  launch::leave_message(all);
   return kUsage;
 }
 

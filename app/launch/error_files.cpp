@@ -79,13 +79,14 @@ Message parse_message(const std::string& text, int rank) {
   return found;
 }
 
-void leave_message(const std::string& text) {
+bool leave_message(const std::string& text) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
-  if (path == nullptr || *path == '\0') return;
+  if (path == nullptr || *path == '\0') return false;
   const Json message = {{"message", text},
                         {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}};
-  std::ofstream(path) << Json{{"message", message}}.dump(-1, ' ', false, Json::error_handler_t::replace)
-                      << "\n";
+  std::ofstream file(path);
+  file << Json{{"message", message}}.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+  return file.good() && std::getenv("FSDP_STEP_FILE") != nullptr;
 }
 
 ErrorFiles::ErrorFiles() {

@@ -40,8 +40,9 @@ class ErrorFiles {
 // Text that is not such JSON is the message itself. "rank" is the rank that wrote it.
 Message parse_message(const std::string& text, int rank);
 
-// Writes `text` to TORCHELASTIC_ERROR_FILE, in the same form, if a launcher has set it.
-void leave_message(const std::string& text);
+// Writes `text` to TORCHELASTIC_ERROR_FILE, in the same form, if a launcher has set it. True if the launcher
+// is ours: it prints the message, once for all ranks that have the same.
+bool leave_message(const std::string& text);
 
 // The rank that `text`, an error of rank `rank`, says was at fault; -1: it names no other. These are the
 // messages of CommError: "rank 1: all_reduce (...) failed after 3 ms: rank 0 (pid 7) died", and of a

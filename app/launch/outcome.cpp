@@ -38,7 +38,9 @@ std::string cascade(const Outcome& outcome, const RankEnd& cause) {
       continue;
     }
     std::string words = describe(end);
-    if (!end.message.empty() && end.kind != EndKind::killed)
+    if (!end.message.empty() && end.message == cause.message)
+      words += " and the same message";
+    else if (!end.message.empty() && end.kind != EndKind::killed)
       words += ": " + printable_line(end.message.substr(0, end.message.find('\n')));
     if (alike[words].empty()) order.push_back(words);
     alike[words].push_back(end.rank);

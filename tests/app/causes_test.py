@@ -63,6 +63,11 @@ class Causes(TrainTest):
         text = self.one_differs(USAGE, 2, "--set", "optimizer.lr=fast")
         self.is_caused_by(text, 2, "ended with exit code 2", "optimizer.lr", "fast")
 
+    def test_a_mistake_of_all_ranks_is_told_once(self):
+        text = self.run_four(USAGE, 'exec "$0" "$@"', *self.words("--set", "optimizer.lr=fast"))
+        self.assertEqual(text.count("found 'fast'"), 1, text)
+        self.assertRegex(text, r"\nthen ranks [0-9, -]+ ended with exit code 2 and the same message\n")
+
     def test_another_configuration(self):
         text = self.one_differs(USAGE, 2, "--set", "optimizer.lr=0.5")
         self.is_caused_by(text, 2, "ended with exit code 2", "optimizer.lr: found 0.5 on rank 2, but rank 0 has 0.01")
