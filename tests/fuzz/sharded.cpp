@@ -252,6 +252,7 @@ void run_sharded(const Program& program, const World& world, const std::vector<R
                                ": " + (known != nullptr ? known->what_without_backtrace() : error.what()));
     }
   }
+  run.drop_gradients();
 }
 
 }  // namespace fsdp::fuzz
