@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 FSDP, WRITE_CHECKPOINT = sys.argv[1:3]
+LONGEST = 600 if os.environ.get("FSDP_TEST_SANITIZED") else 60  # seconds of a command
 OK, DIFFERS, USAGE, CHECKPOINT, STORAGE = 0, 1, 2, 3, 7
 BYTES = {"F64": 8, "F32": 4, "I64": 8, "BF16": 2, "F16": 2, "I8": 1, "BOOL": 1}
 
@@ -55,7 +56,7 @@ class CommandTest(unittest.TestCase):
 
     def fsdp(self, *arguments, expect=OK, **how):
         """Runs the command and returns what it printed to stdout, or to stderr where it is to fail."""
-        done = subprocess.run([FSDP, *map(str, arguments)], capture_output=True, text=True, timeout=60, **how)
+        done = subprocess.run([FSDP, *map(str, arguments)], capture_output=True, text=True, timeout=LONGEST, **how)
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         if expect in (OK, DIFFERS):
             self.assertEqual(done.stderr, "")
