@@ -75,7 +75,7 @@ test-long: build ## Run the long tests
 test-asan: setup ## Run the tests under the address and undefined behaviour sanitizers
 	@$(call configure_and_build,asan)
 	ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1 \
-	UBSAN_OPTIONS=print_stacktrace=1 \
+	UBSAN_OPTIONS=print_stacktrace=1 LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitizers/lsan.supp:print_suppressions=0 \
 	$(CTEST) --test-dir build/asan $(RUN_TESTS) -LE 'peer|gpu|long|meta|example'
 
 # Address space randomisation of newer kernels is more than gcc 12's thread sanitizer can take.

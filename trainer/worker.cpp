@@ -11,6 +11,7 @@
 #include <fsdp/train.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -66,7 +67,14 @@ World init_without_info(const config::Settings& settings) {
   return world;
 }
 
+// Of a rank that has done no step: there is nothing to save, and it is to be started again.
+void ask_for_requeue_when_told_to_end() {
+  for (const int number : {SIGTERM, SIGUSR1}) std::signal(number, [](int) { std::_Exit(app::kRequeue); });
+}
+
 int train_rank(const Words& words) {
+  ask_for_requeue_when_told_to_end();  // until the first step, from which on train::StopSignal does better
+  std::signal(SIGPIPE, [](int) {});    // Ctrl-C ends the `tee` that reads, too, and the step is to be saved
   train::StartTimes start;
   const config::Settings settings = read_settings(words[1]);
   const World world = init_without_info(settings);

@@ -12,6 +12,7 @@
 #include "app/commands/typed.h"
 #include "app/commands/world_sizes.h"
 #include "app/exit_codes.h"
+#include "app/launch/console.h"
 #include "app/launch/environment.h"
 #include "app/launch/nodes/run_nodes.h"
 #include "app/launch/port.h"
@@ -94,7 +95,7 @@ int launch_program(RunOptions options) {
     const launch::Outcome outcome =
         meeting ? launch::run_with_nodes(job, *meeting) : launch::run_with_restarts(job);
     if (const std::string text = launch::report(outcome); !text.empty())
-      std::fputs(("fsdp: " + text).c_str(), stderr);
+      launch::write_soon(launch::Stream::err, "fsdp: " + text);
     return outcome.exit_code();
   } catch (const LaunchError& error) {
     std::fprintf(stderr, "fsdp: %s\n", error.what());

@@ -13,8 +13,10 @@ namespace fsdp::app {
 RunLock::RunLock(const std::string& folder) {
   if (folder.empty()) return;
   watch::RunFolder{folder}.make();
-  fd_ = launch::Fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd_.valid()) throw IoError("open", folder, errno, "the folder of the run");
+  // A file, since a lock on a folder of NFS holds on its own host only.
+  const std::string path = folder + "/.train-lock";
+  fd_ = launch::Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!fd_.valid()) throw IoError("open", path, errno, "the folder of the run");
   taken_ = ::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 

@@ -12,6 +12,7 @@
 #include "app/commands/typed.h"
 #include "app/commands/worker.h"
 #include "app/exit_codes.h"
+#include "app/launch/console.h"
 #include "app/launch/environment.h"
 #include "app/launch/identity.h"
 #include "app/launch/own_job.h"
@@ -134,7 +135,7 @@ std::string line_begin() {
   return std::string(watch::find_terminal(STDERR_FILENO).live ? "\r\033[K" : "") + "fsdp: ";
 }
 
-void say(const std::string& line) { std::cerr << line_begin() << line << "\n"; }
+void say(const std::string& line) { launch::write_soon(launch::Stream::err, line_begin() + line + "\n"); }
 
 int start_ranks(const Plan& plan, const std::vector<std::string>& argv, const SettingsFile& file) {
   const launch::Job job{.argv = argv,
@@ -149,7 +150,7 @@ int start_ranks(const Plan& plan, const std::vector<std::string>& argv, const Se
   try {
     const launch::Outcome outcome = launch::run_ranks(job, say);
     if (const std::string report = launch::report(outcome); !report.empty())
-      std::cerr << line_begin() << report;
+      launch::write_soon(launch::Stream::err, line_begin() + report);
     return outcome.exit_code();
   } catch (const launch::LaunchError& error) {
     say(error.what());

@@ -61,6 +61,7 @@ bool is_ignored(int number) {
 }  // namespace
 
 SignalEvents::SignalEvents() {
+  survive_broken_pipes();
   sigset_t watched;
   ::sigemptyset(&watched);
   for (const int number : {SIGINT, SIGTERM, SIGUSR1}) ::sigaddset(&watched, number);
@@ -81,6 +82,15 @@ SignalEvents::~SignalEvents() {
 int SignalEvents::next() const {
   signalfd_siginfo info{};
   return ::read(fd_.get(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+void survive_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+  struct sigaction quiet {};
+  quiet.sa_handler = [](int) {};
+  quiet.sa_flags = SA_RESTART;
+  ::sigaction(SIGPIPE, &quiet, nullptr);
 }
 
 std::string signal_name(int number) {

@@ -30,6 +30,11 @@ class SignalEvents {
   Fd fd_;
 };
 
+// From now on a write to a pipe or terminal that nobody reads any more fails, and does not end this process.
+// Ctrl-C also ends the `tee` behind a launcher, whose ranks are to save. A handler does it, since programs
+// that are started would inherit SIG_IGN.
+void survive_broken_pipes();
+
 // "SIGTERM"; "signal 40" if it has no name.
 std::string signal_name(int number);
 

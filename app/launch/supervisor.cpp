@@ -66,7 +66,11 @@ class Watch {
     outcome_.world_size = job.world_size();
     outcome_.host = host_name();
     readable_.add(signals_.fd(), kSignal);
-    if (elsewhere_ != nullptr && elsewhere_->fd() >= 0) readable_.add(elsewhere_->fd(), kElsewhere);
+    console_.hurry_for(signals_.fd());
+    if (elsewhere_ != nullptr && elsewhere_->fd() >= 0) {
+      readable_.add(elsewhere_->fd(), kElsewhere);
+      console_.hurry_for(elsewhere_->fd());
+    }
     readable_.add(gang_.started_fd(), kStarted);
     for (int i = 0; i < gang_.size(); ++i) {
       gang_.start(i);
@@ -106,6 +110,8 @@ class Watch {
   void handle_signal(int number);
   void handle_word(Elsewhere::Word word);
   void handle_end(int index);
+  // The ranks were asked to save and leave.
+  bool are_asked() const { return interrupted_at_ || leaving_; }
   void begin_to_end(Time now);
   void end_the_rest(Time now);
   Patience::Time time_alone() const;
@@ -181,10 +187,10 @@ void Watch::handle_signal(int number) {
 
 void Watch::handle_word(Elsewhere::Word word) {
   const Time now = Clock::now();
-  if (failed_at_ || interrupted_at_) return;
+  if (failed_at_) return;
   if (word == Elsewhere::Word::failed) {
     begin_to_end(now);
-  } else if (!leaving_) {
+  } else if (!are_asked()) {
     leaving_ = true;
     if (gang_.running() == 0) return;
     for_running([&](int i) { gang_.ask(i); });
@@ -204,8 +210,8 @@ void Watch::handle_end(int index) {
   readable_.remove(gang_.pidfd(index));
   outcome_.ends.push_back(gang_.reap(index));
   const RankEnd& end = outcome_.ends.back();
-  const bool as_asked = leaving_ && (end.kind != EndKind::own || end.exit_code == kRequeue);
-  if (!end.failed() || failed_at_ || interrupted_at_ || as_asked) return;
+  const bool as_asked = are_asked() && (end.kind != EndKind::own || end.exit_code == kRequeue);
+  if (!end.failed() || failed_at_ || as_asked) return;
   begin_to_end(Clock::now());
   if (elsewhere_ != nullptr && end.exit_code != kRequeue) elsewhere_->failed_here();
 }
@@ -220,7 +226,7 @@ void Watch::end_the_rest(Time now) {
   }
   if (!asked_at_ && now >= *failed_at_ + time_alone()) {
     asked_at_ = now;
-    for_running([&](int i) { gang_.ask(i); });
+    if (!are_asked()) for_running([&](int i) { gang_.ask(i); });  // a second SIGTERM would end a save
   }
   if (!all_killed_ && asked_at_ && now >= *asked_at_ + patience.term) {
     all_killed_ = true;
@@ -228,9 +234,9 @@ void Watch::end_the_rest(Time now) {
   }
 }
 
-// Ranks that were asked one by one save and leave together.
+// Ranks that save have more time, whether the launcher asked them or each was asked by itself.
 Patience::Time Watch::time_alone() const {
-  return outcome_.asks_for_requeue() ? job_.patience.saved : job_.patience.alone;
+  return are_asked() || outcome_.asks_for_requeue() ? job_.patience.saved : job_.patience.alone;
 }
 
 void Watch::wait_begins(Time now) {
@@ -251,14 +257,13 @@ std::string Watch::the_running() const {
 void Watch::say_what_we_wait_for(Time now) {
   speak_at_ = now + job_.patience.next_word;
   const std::string since = " since " + seconds_since(waiting_since_);
-  if (interrupted_at_ || leaving_)
-    return tell_("waiting for " + the_running() + " to save and leave" + since);
+  if (are_asked() && !failed_at_) return tell_("waiting for " + the_running() + " to save and leave" + since);
   if (!failed_at_) return tell_("waiting for " + job_.argv[0] + " to be loaded" + since);
   const RankEnd* cause = outcome_.cause();
   const std::string what = cause == nullptr ? "another node has ended or lost its ranks"
                                             : "rank " + std::to_string(cause->rank) + " " + describe(*cause);
   tell_(what + "; waiting for " + the_running() + " to end" + since +
-        (asked_at_ ? ", SIGTERM was sent" : ""));
+        (asked_at_ || are_asked() ? ", SIGTERM was sent" : ""));
 }
 
 std::optional<Time> Watch::next_step() const {
@@ -275,7 +280,7 @@ std::optional<Time> Watch::next_step() const {
 
 }  // namespace
 
-void tell_on_stderr(const std::string& line) { std::fputs(("fsdp: " + line + "\n").c_str(), stderr); }
+void tell_on_stderr(const std::string& line) { write_soon(Stream::err, "fsdp: " + line + "\n"); }
 
 Outcome run_ranks(const Job& job, const Tell& tell, Elsewhere* elsewhere) {
   Watch watch(job, tell, elsewhere);

@@ -53,7 +53,12 @@ class MetricsFile:
                 if not line.endswith(b"\n"):
                     break  # it is being written
                 self.position += len(line)
-                yield json.loads(line)
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue  # the rest of a record that a full disk has cut off
+                if isinstance(record, dict):
+                    yield record
 
 
 def number(value):

@@ -88,7 +88,9 @@ class Causes(TrainTest):
         self.is_caused_by(text, 3, "was ended by SIGKILL (signal 9)", "out-of-memory killer")
 
     def test_segmentation_fault(self):
-        process = self.start_and_wait(words=[FSDP, "run", "--nproc-per-node", "4", *self.words(*FOREVER)])
+        sanitizers = {name: os.environ.get(name, "") + ":handle_segv=0" for name in ("ASAN_OPTIONS", "TSAN_OPTIONS")}
+        process = self.start_and_wait(words=[FSDP, "run", "--nproc-per-node", "4", *self.words(*FOREVER)],
+                                      env=environment(**sanitizers))
         os.kill(self.ranks()[2], signal.SIGSEGV)
         self.assertEqual(process.wait(60), SEGV, self.output())
         self.is_caused_by(self.output(), 2, "crashed with SIGSEGV (signal 11)")

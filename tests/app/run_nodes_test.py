@@ -1,9 +1,11 @@
 """run_nodes_test.py FSDP WORKER: `fsdp run` on several nodes. A node is one launcher here; all are on this machine."""
 
 import re
+import resource
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 from command import FSDP, OK, USAGE, CommandTest, main
@@ -23,8 +25,9 @@ class NodesTest(CommandTest):
     def node(self, *words, script, **own):
         """Starts the launcher of a node."""
         command = [FSDP, "run", "--rdzv-endpoint", f"127.0.0.1:{self.port}", *words, "sh", "-c", STARTED + script, self.mark]
+        few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))  # noqa: E731: descriptors must not leak
         process = subprocess.Popen(command, env=environment(**own), cwd=self.folder, text=True, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE)
+                                   stderr=subprocess.PIPE, preexec_fn=few)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
@@ -101,6 +104,48 @@ class FixedSizes(NodesTest):
                 left.unlink()
             self.port = free_port()
 
+    def test_a_second_signal_to_one_node_ends_the_others(self):
+        nodes = self.fixed("trap '' TERM; for i in $(seq 600); do sleep 0.05; done", 2, "--max-restarts", "5")
+        self.round(0, 2)
+        nodes[1].send_signal(signal.SIGTERM)
+        time.sleep(0.5)  # longer than a signal counts as a repetition
+        nodes[1].send_signal(signal.SIGTERM)
+        self.assertEqual([self.ended(node, 143).count("SIGTERM to the launcher") for node in nodes], [1, 1])
+        self.nothing_is_left()
+
+    def test_however_much_the_ranks_print_the_cause_is_told(self):
+        shouts = "[ $NODE_RANK = 0 ] && exec sleep 60; for i in $(seq 12); do head -c 60000 /dev/zero | tr '\\0' x; echo; done; exit 7"
+        nodes = self.fixed(shouts, 2, "--max-restarts", "1", "--nproc-per-node", "2", "--tee", "0")
+        for node in nodes:
+            err = self.ended(node, 7)
+            self.assertRegex(err, r"rank [23] of 4 on \S+ ended with exit code 7")
+            self.assertIn("restart 1 of 1", err)
+
+    def test_a_node_that_cannot_start_its_ranks_is_the_cause(self):
+        good = self.node("--nnodes", "2", "--node-rank", "0", "--max-restarts", "3", script="sleep 60")
+        bad = subprocess.Popen([FSDP, "run", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--nnodes", "2", "--node-rank", "1",
+                                "--max-restarts", "3", "./no-such-program"], env=environment(), cwd=self.folder, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(bad.kill)
+        for node in (good, bad):
+            err = self.ended(node, USAGE)
+            self.assertIn("no-such-program", err)
+            self.assertIn("Not started again", err)
+        self.nothing_is_left()
+
+    def test_a_name_may_become_known_later(self):
+        begin = time.monotonic()
+        _, err = self.run_alone("--rdzv-endpoint", "no-such-host.invalid:1", "--rdzv-conf", "join_timeout=4")
+        self.assertGreater(time.monotonic() - begin, 3.5)
+        self.assertIn("waiting for node 0 at no-such-host.invalid:1, a name that is not known here yet", err)
+        self.assertIn("cannot be resolved", err)
+
+    def run_alone(self, *words):
+        done = subprocess.run([FSDP, "run", "--nnodes", "2", "--node-rank", "1", "--max-restarts", "1", *words, "true"],
+                              env=environment(), cwd=self.folder, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, USAGE, done.stderr)
+        return done.stdout, done.stderr
+
     def test_nodes_that_do_not_fit_are_refused(self):
         nodes = self.fixed(WORKS, 2, "--max-restarts", "1")
         self.round(0, 2)
@@ -134,12 +179,35 @@ class Strangers(NodesTest):
                 except OSError:
                     pass  # it has been thrown out
 
+    def flood(self):
+        """Sends what is no greeting for as long as somebody reads it."""
+        with socket.create_connection(("127.0.0.1", int(self.port)), 5) as stranger:
+            until = time.monotonic() + 20
+            while time.monotonic() < until:
+                try:
+                    stranger.sendall(b"{}\n" * 10000)
+                except OSError:
+                    self.flooded = False
+                    return
+        self.flooded = True
+
+    def crowd(self):
+        """As many nodes of another run as would use up the descriptors, which stay connected."""
+        for _ in range(300):
+            stranger = socket.create_connection(("127.0.0.1", int(self.port)), 5)
+            self.addCleanup(stranger.close)
+            stranger.sendall(b'{"is": "hello", "run": "another", "ranks": 1, "place": 1}\n')
+
     def test_they_disturb_neither_a_run_that_gathers_nor_one_that_runs(self):
         words = ("--nnodes", "2", "--max-restarts", "1", "--rdzv-id", "none-of-theirs")
         script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; while [ ! -e go ]; do sleep 0.05; done; exit 1"
         nodes = [self.node(*words, "--node-rank", "0", script=script)]
         wait_until(lambda: listens(self.port), "the endpoint")
         self.disturb()
+        flood = threading.Thread(target=self.flood)
+        flood.start()
+        self.addCleanup(flood.join)
+        self.crowd()
         nodes.append(self.node(*words, "--node-rank", "1", script=script))
         self.round(0, 2)
         self.disturb()
@@ -148,6 +216,8 @@ class Strangers(NodesTest):
         (self.folder / "go").touch()
         for node in nodes:
             self.assertEqual(self.ended(node, OK).count("starting all ranks again"), 1)
+        flood.join()
+        self.assertFalse(self.flooded, "who is no node is not listened to for long")
 
 
 def listens(port):
@@ -182,6 +252,19 @@ class ElasticSizes(NodesTest):
         for node in (nodes[0], nodes[2]):
             self.assertRegex(self.ended(node, OK), r"was lost.*starting all ranks again \(restart 1 of 1\)")
         self.round(1, 2)
+
+    def test_a_node_whose_ranks_cannot_save_leaves_and_the_others_go_on(self):
+        script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 0 ] && { trap '' TERM; while [ ! -e gone ]; do sleep 0.05; done; exit 5; }; sleep 60"
+        words = ("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=5", "--max-restarts", "1")
+        first = self.node(*words, script=script)
+        wait_until(lambda: listens(self.port), "the endpoint")
+        second = self.node(*words, script=script)
+        self.round(0, 2)
+        second.send_signal(signal.SIGTERM)
+        self.ended(second, 143)
+        (self.folder / "gone").touch()  # its peer is gone, says the other rank then
+        self.assertIn("starting all ranks again (restart 1 of 1)", self.ended(first, OK))
+        self.round(1, 1)
 
     def test_sizes_grow_without_a_budget_but_a_failure_needs_one(self):
         script = "[ $WORLD_SIZE = 2 ] && exit 4; " + WORKS

@@ -168,6 +168,51 @@ class Ends(RunTest):
         out, err = process.communicate(timeout=30)
         self.assertEqual((process.returncode, sorted(out.splitlines())), (0, ["[rank 0] done", "[rank 1] done"]), err)
 
+    def through_a_pipe(self, *words):
+        """A launcher whose output goes to a pipe; the reading end of the pipe."""
+        read, write = os.pipe()
+        process = subprocess.Popen([FSDP, "run", "--nproc-per-node", "2", *words], env=environment(), cwd=self.folder,
+                                   stdin=subprocess.DEVNULL, stdout=write, stderr=write)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        os.close(write)
+        return process, read
+
+    def test_ranks_save_though_the_reader_has_ended_with_the_same_ctrl_c(self):
+        process, read = self.through_a_pipe("sh", "-c", "trap 'sleep 0.5; echo saved >$RANK.saved; exit 0' TERM; "
+                                                        "echo up > $RANK; while :; do echo line; sleep 0.05; done")
+        self.started("0"), self.started("1")
+        os.close(read)  # as `tee` ends with Ctrl-C
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(30), 0)
+        self.assertTrue((self.folder / "0.saved").exists() and (self.folder / "1.saved").exists())
+
+    def test_a_reader_that_is_stuck_keeps_no_signal_from_the_ranks(self):
+        process, read = self.through_a_pipe("sh", "-c", "trap 'echo saved >$RANK.saved; exit 75' TERM; echo up > $RANK; "
+                                                        "while :; do head -c 10000 /dev/zero | tr '\\0' x; echo; done")
+        self.addCleanup(os.close, read)
+        self.started("0"), self.started("1")
+        time.sleep(0.5)  # the pipe is full
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(30), 75)
+        self.assertTrue((self.folder / "0.saved").exists() and (self.folder / "1.saved").exists())
+
+    def test_a_slow_reader_gets_every_line(self):
+        process, read = self.through_a_pipe("sh", "-c", "for i in $(seq 20000); do echo $i; done")
+        time.sleep(1.5)
+        with open(read) as pipe:
+            lines = pipe.read().splitlines()
+        self.assertEqual((process.wait(30), len(lines)), (0, 40000))
+
+    def test_a_failure_after_a_signal_ends_the_others(self):
+        process = self.interrupt(signal.SIGTERM, "trap '[ $RANK = 1 ] && exit 3' TERM; echo up > $RANK; "
+                                                 "while :; do sleep 0.05; done")
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=80)
+        self.assertEqual(process.returncode, 3, err)
+        self.assertIn("rank 1 of 2 on", err)
+        self.assertGreater(time.monotonic() - begin, 20, "the other one may be saving")
+
     def test_ctrl_c_twice_kills(self):
         mark = f"{self.folder}/mark"
         process = self.interrupt(signal.SIGINT, "trap '' TERM; echo up > $RANK; while :; do sleep 0.05; done", mark)
@@ -183,6 +228,12 @@ class Ends(RunTest):
         _, err = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 75)
         self.assertNotIn("exit code", err)
+
+    def test_a_full_disk_of_the_logs_keeps_no_rank_from_starting_again(self):
+        (self.folder / "rank-0.log").symlink_to("/dev/full")
+        _, err = self.run_it("--nproc-per-node", "1", "--max-restarts", "2", "--log-dir", ".", "sh", "-c",
+                             "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3")
+        self.assertIn("restart 1 of 2", err)
 
     def test_ranks_that_got_a_signal_of_their_own_are_not_started_again(self):
         out, err = self.run_it("--nproc-per-node", "2", "--max-restarts", "3", "sh", "-c", "echo start; exit 75", expect=75)

@@ -7,7 +7,7 @@ import socket
 
 from command import FSDP, main
 from training import (CHECKPOINT, FOREVER, NUMERIC, OK, RENDEZVOUS, REQUEUE, STORAGE, USAGE, TrainTest, environment,
-                      losses, records, stop, wait_until)
+                      free_port, losses, records, stop, wait_until)
 
 
 class Signals(TrainTest):
@@ -53,6 +53,14 @@ class Signals(TrainTest):
             self.assertEqual(len(self.ranks()), 2)
             self.assertEqual(stop(process, number), code, self.output())
             self.assertEqual(len(records(self.run_folder, "end")), 1)
+            self.no_rank_is_left()
+
+    def test_before_the_first_step_there_is_nothing_to_save_but_the_run_is_to_start_again(self):
+        for number, code in ((signal.SIGTERM, REQUEUE), (signal.SIGUSR1, REQUEUE), (signal.SIGINT, OK)):
+            node = environment(NODE_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+            process = self.start("--num-nodes", "2", env=node)  # the ranks wait for those of the other node
+            wait_until(lambda: "waiting for all 4 ranks to come" in self.output(), "the ranks", 30)
+            self.assertEqual(stop(process, number), code, self.output())
             self.no_rank_is_left()
 
     def test_a_signal_in_the_last_step_leaves_nothing_to_do(self):

@@ -176,6 +176,12 @@ class Metrics(FolderTest):
         self.write(torn='ep": 1, "loss": 1.0}\n')
         self.assertEqual(file.news(), [({"step": 1, "loss": 1.0}, None)])
 
+    def test_a_line_that_a_full_disk_has_cut_off_is_left_out(self):
+        file = MetricsFile(self.folder)
+        self.write(torn='{"kind": "step", "st')
+        self.write({"kind": "step", "step": 1, "loss": 3.0}, {"kind": "step", "step": 2, "loss": 2.0}, torn="7\n")
+        self.assertEqual(file.news(), [({"step": 2, "loss": 2.0}, None)])
+
 
 class NodeRuns(FolderTest):
     def start(self, *words):

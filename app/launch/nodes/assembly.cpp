@@ -151,12 +151,15 @@ Assembly::Orders Assembly::ended(int node, const Outcome& outcome, Now now) {
     if (end.host.empty()) end.host = at->second.info.host;
   outcome_.ends.insert(node == first_failed_ ? outcome_.ends.begin() : outcome_.ends.end(), ends.begin(),
                        ends.end());
+  if (!outcome.not_again.empty()) outcome_.not_again = outcome.not_again;
   Orders orders;
   if (outcome.interrupted_by != 0) {
     interrupted_by_ = outcome.interrupted_by;
     outcome_.abandoned = outcome_.abandoned || outcome.abandoned;
     has_to_end_ = has_to_end_ || !is_elastic() || node == 0;
-    orders = end_round(Kind::leave, signal_name(interrupted_by_) + " came to " + at->second.info.host);
+    // Ranks that were killed can meet nobody any more.
+    orders = end_round(outcome.abandoned ? Kind::fail : Kind::leave,
+                       signal_name(interrupted_by_) + " came to " + at->second.info.host);
     if (node != 0) nodes_.erase(at);  // its launcher ends too
   } else if (outcome.exit_code() != 0 && phase_ == Phase::running) {
     orders = outcome.asks_for_requeue() ? end_round(Kind::leave, "the ranks of another node saved and left")
@@ -185,10 +188,14 @@ Assembly::Orders Assembly::settle(Now now) {
     const int signal = std::exchange(interrupted_by_, 0);
     if (!has_to_end_ && asked_again)
       return gather(now, "a node left; starting all ranks again, on fewer nodes");
-    outcome_.interrupted_by = signal;
-    return finish();
+    if (has_to_end_) {
+      outcome_.interrupted_by = signal;
+      return finish();
+    }
+    outcome_.abandoned = false;  // the others go on without that node, if the restarts are not used up
   }
-  if (outcome_.asks_for_requeue() || restarts_ >= rules_.max_restarts) return finish();
+  if (outcome_.asks_for_requeue() || restarts_ >= rules_.max_restarts || !outcome_.not_again.empty())
+    return finish();
   if (cause->exit_code == rules_.final_code) {
     outcome_.not_again = kUsedWrongly;
     return finish();

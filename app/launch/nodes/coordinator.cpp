@@ -23,6 +23,7 @@ using Kind = Order::Kind;
 constexpr auto kTimeToGreet = std::chrono::seconds(10);
 constexpr auto kTimeToTell = std::chrono::seconds(5);
 constexpr size_t kMostPeers = 4096;
+constexpr size_t kLongestGreeting = 4096;
 constexpr int kMostStrangers = 128;  // that have not greeted: they take file descriptors from the ranks
 
 const char* name_of(Kind kind) {
@@ -117,18 +118,18 @@ void Coordinator::accept_new() {
   for (Fd socket = accept_one(listener_); socket.valid(); socket = accept_one(listener_)) {
     if (peers_.size() >= kMostPeers) continue;
     peers_[next_++].wire = Wire(std::move(socket));
-    const auto is_stranger = [](const auto& one) { return one.first != 0 && !one.second.greeted; };
-    if (std::count_if(peers_.begin(), peers_.end(), is_stranger) <= kMostStrangers) continue;
-    const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_stranger);
+    const auto strange = [](const auto& one) { return one.first != 0 && is_stranger(one.second); };
+    if (std::count_if(peers_.begin(), peers_.end(), strange) <= kMostStrangers) continue;
+    const auto oldest = std::find_if(peers_.begin(), peers_.end(), strange);
     listen_to(oldest->first, oldest->second);  // it may be a node whose greeting has come
-    if (!oldest->second.greeted) peers_.erase(oldest);
+    if (is_stranger(oldest->second)) peers_.erase(oldest);
   }
   // Without a free descriptor the listener stays readable.
   if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
 void Coordinator::listen_to(int number, Peer& peer) {
-  for (const Json& message : peer.wire.receive()) {
+  for (const Json& message : peer.greeted ? peer.wire.receive() : peer.wire.receive(kLongestGreeting)) {
     const std::string is = text_in(message, "is");
     if (!peer.greeted)
       greet(number, peer, message);
@@ -161,7 +162,7 @@ void Coordinator::drop_the_gone() {
   std::vector<int> gone;
   const auto now = Clock::now();
   for (const auto& [number, peer] : peers_)
-    if (!peer.wire.alive() || (!peer.greeted && number != 0 && now > peer.since + kTimeToGreet))
+    if (!peer.wire.alive() || (number != 0 && is_stranger(peer) && now > peer.since + kTimeToGreet))
       gone.push_back(number);
   for (const int number : gone) {
     peers_.erase(number);
@@ -189,6 +190,7 @@ void Coordinator::carry_out(const Assembly::Orders& orders) {
     if (order.kind == Kind::over) message["outcome"] = to_json(assembly_.outcome());
     peer->second.wire.send(message);
     if (order.kind == Kind::over || order.kind == Kind::refuse) peer->second.done = true;
+    peer->second.refused = peer->second.refused || order.kind == Kind::refuse;
   }
 }
 

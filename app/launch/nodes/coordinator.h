@@ -37,8 +37,12 @@ class Coordinator {
     Wire wire;
     bool greeted = false;
     bool done = false;  // told that the run is over, or refused
+    bool refused = false;
     Clock::time_point since = Clock::now();
   };
+
+  // No node of this run, or not yet: it is dropped soon, and there are not many.
+  static bool is_stranger(const Peer& peer) { return !peer.greeted || peer.refused; }
 
   void serve();
   void accept_new();

@@ -20,12 +20,28 @@ Value value_of(const Json& json, const char* key, Value otherwise) {
     return at->is_number_integer() ? at->get<Value>() : otherwise;
 }
 
-Json to_json(const RankEnd& end) {
-  return {{"rank", end.rank},       {"exit_code", end.exit_code},
-          {"signal", end.signal},   {"kind", static_cast<int>(end.kind)},
-          {"culprit", end.culprit}, {"step", end.step},
-          {"message", end.message}, {"last_lines", end.last_lines},
-          {"log", end.log},         {"host", end.host}};
+// A message that all launchers get stays short, however much the ranks print.
+constexpr size_t kLongestMessage = 4096, kLongestLastLine = 500;
+constexpr size_t kMostTold = 16;  // ranks whose words are sent too
+
+std::string shortened(const std::string& text, size_t most) {
+  return text.size() <= most ? text : text.substr(0, most) + "...";
+}
+
+Json to_json(const RankEnd& end, bool with_words) {
+  Json lines = Json::array();
+  for (const std::string& line : end.last_lines)
+    if (with_words) lines.push_back(shortened(line, kLongestLastLine));
+  return {{"rank", end.rank},
+          {"exit_code", end.exit_code},
+          {"signal", end.signal},
+          {"kind", static_cast<int>(end.kind)},
+          {"culprit", end.culprit},
+          {"step", end.step},
+          {"message", with_words ? shortened(end.message, kLongestMessage) : ""},
+          {"last_lines", lines},
+          {"log", end.log},
+          {"host", end.host}};
 }
 
 RankEnd end_from(const Json& json) {
@@ -50,7 +66,10 @@ RankEnd end_from(const Json& json) {
 
 Json to_json(const Outcome& outcome) {
   Json ends = Json::array();
-  for (const RankEnd& end : outcome.ends) ends.push_back(to_json(end));
+  const RankEnd* cause = outcome.cause();
+  size_t told = 0;
+  for (const RankEnd& end : outcome.ends)
+    ends.push_back(to_json(end, &end == cause || (end.failed() && told++ < kMostTold)));
   return {{"ends", ends},
           {"world_size", outcome.world_size},
           {"host", outcome.host},

@@ -21,7 +21,9 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
+constexpr int kNotStarted = 2;
 constexpr int kPeerLost = 5;
+constexpr auto kTimeToResolve = std::chrono::seconds(60);  // a pod's name exists a while after the pod
 constexpr auto kNextTry = std::chrono::milliseconds(200);
 
 // This node's connection to the coordinator.
@@ -135,19 +137,27 @@ class NodeRun {
     const auto since = Clock::now();
     auto speak_at = since + job_.patience.first_word;
     for (;;) {
-      Fd socket = connect_to(meeting_.endpoint, std::chrono::seconds(2));
-      if (socket.valid()) {
-        member_ = std::make_unique<Member>(Wire(std::move(socket)));
-        return std::nullopt;
+      std::string unresolved;
+      try {
+        Fd socket = connect_to(meeting_.endpoint, std::chrono::seconds(2));
+        if (socket.valid()) {
+          member_ = std::make_unique<Member>(Wire(std::move(socket)));
+          return std::nullopt;
+        }
+      } catch (const LaunchError& error) {
+        unresolved = error.what();
       }
       const auto now = Clock::now();
+      if (!unresolved.empty() && now > since + std::min<Clock::duration>(meeting_.rules.join, kTimeToResolve))
+        throw LaunchError(unresolved);
       if (now > since + meeting_.rules.join)
         throw LaunchError(
             "nobody listened at " + meeting_.endpoint.text() + ", where the nodes are to meet, for " +
             std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - since).count()) +
             " s. Start `fsdp run` on node 0, and check the address and firewalls");
       if (now > speak_at) {
-        tell_("waiting for node 0 at " + meeting_.endpoint.text());
+        tell_("waiting for node 0 at " + meeting_.endpoint.text() +
+              (unresolved.empty() ? "" : ", a name that is not known here yet"));
         speak_at = now + job_.patience.next_word;
       }
       if (const int signal = wait(signals, -1, now + kNextTry)) return signal;
@@ -186,7 +196,22 @@ class NodeRun {
     job_.master_port = start.value("port", 0);
     job_.restart_count = start.value("restarts", 0);
     job_.run_id = start.value("run", job_.run_id);
-    return run_ranks(job_, tell_, member_.get());
+    try {
+      return run_ranks(job_, tell_, member_.get());
+    } catch (const std::exception& error) {
+      return not_started(error.what());
+    }
+  }
+
+  // The ranks cannot be started here, so no start of the others can go well.
+  Outcome not_started(const std::string& why) const {
+    Outcome outcome;
+    outcome.host = host_name();
+    outcome.not_again = "Not started again: that has to be mended there first.";
+    RankEnd end{.rank = -1, .exit_code = kNotStarted, .host = outcome.host};
+    end.message = "node " + std::to_string(job_.node_rank) + " (" + outcome.host + "): " + why;
+    outcome.ends.push_back(std::move(end));
+    return outcome;
   }
 
   Outcome lost() const {

@@ -19,7 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kLongestLine = size_t{1} << 20;
 constexpr int kSecondsToSend = 10;
 // A peer without an answer for kIdle + kTimes * kInterval seconds is gone.
 constexpr int kIdle = 5, kInterval = 5, kTimes = 5;
@@ -88,24 +87,23 @@ void Wire::send(const Json& message) {
   }
 }
 
-std::vector<Json> Wire::receive() {
+std::vector<Json> Wire::receive(size_t longest) {
   std::vector<Json> messages;
   std::array<char, 65536> part{};
-  while (alive()) {
-    const auto n = ::recv(fd(), part.data(), part.size(), MSG_DONTWAIT);
-    if (n > 0) unread_.append(part.data(), static_cast<size_t>(n));
-    if (n < 0 && errno == EINTR) continue;
-    const bool more = n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
-    for (size_t end = 0; (end = unread_.find('\n')) != std::string::npos; unread_.erase(0, end + 1)) {
-      messages.push_back(Json::parse(unread_.substr(0, end), nullptr, false));
-      if (messages.back().is_object()) continue;
-      messages.pop_back();
-      socket_.close();
-      return messages;
-    }
-    if (!more || unread_.size() > kLongestLine) socket_.close();
-    if (n < 0) break;
+  const auto n = alive() ? ::recv(fd(), part.data(), part.size(), MSG_DONTWAIT) : 0;
+  if (n < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) return messages;
+  if (n > 0) unread_.append(part.data(), static_cast<size_t>(n));
+  size_t begin = 0;
+  bool understood = n > 0;
+  for (size_t end = 0; understood && (end = unread_.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    Json message = Json::parse(unread_.begin() + static_cast<std::ptrdiff_t>(begin),
+                               unread_.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    understood = message.is_object() && end - begin <= longest;
+    if (understood) messages.push_back(std::move(message));
   }
+  unread_.erase(0, begin);
+  if (!understood || unread_.size() > longest) socket_.close();
   return messages;
 }
 

@@ -30,8 +30,9 @@ class Wire {
   bool alive() const { return socket_.valid(); }
   // Waits at most seconds.
   void send(const nlohmann::json& message);
-  // The messages that have come, without waiting.
-  std::vector<nlohmann::json> receive();
+  // Messages that have come, without waiting. There may be more: the socket stays readable then. A longer one
+  // than `longest` bytes ends the connection.
+  std::vector<nlohmann::json> receive(size_t longest = size_t{1} << 24);
 
  private:
   Fd socket_;

@@ -147,6 +147,7 @@ class Restarts(RunTest):
             self.assertIsNone(process.poll(), self.log())
         finally:
             kill([process.pid])
+            wait_until(lambda: not processes_in(self.folder), 15)
 
     def test_killed_launchers_leave_nothing_and_lose_nothing(self):
         steps, draw, before = STEPS * KILLS, random.Random(SEED), shared_files()
