@@ -5,6 +5,8 @@
 #include <sys/file.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "trainer/watch/run_folder.h"
 
@@ -17,7 +19,11 @@ RunLock::RunLock(const std::string& folder) {
   const std::string path = folder + "/.train-lock";
   fd_ = launch::Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!fd_.valid()) throw IoError("open", path, errno, "the folder of the run");
-  taken_ = ::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  const auto locked = [&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; };
+  // Ranks that were just killed hold it until the kernel has freed their memory.
+  constexpr int kTries = 40;
+  for (int i = 0; i < kTries && !locked(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  taken_ = !locked();
 }
 
 void RunLock::keep_on_exec() const {

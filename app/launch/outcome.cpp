@@ -98,7 +98,7 @@ std::string describe(const RankEnd& end) {
     case EndKind::asked:
       return "was ended by the launcher's SIGTERM";
     default:
-      if (end.exit_code == kRequeue) return "saved, left and asks to be started again (exit code 75)";
+      if (end.exit_code == kRequeue) return "left, to be started again (exit code 75)";
       return end.signal != 0 ? describe_signal(end.signal)
                              : "ended with exit code " + std::to_string(end.exit_code);
   }
