@@ -67,7 +67,8 @@ World init_without_info(const config::Settings& settings) {
   return world;
 }
 
-// Of a rank that has done no step: there is nothing to save, and it is to be started again.
+// Before the first step a rank has nothing to save: SIGTERM and SIGUSR1 end it with the code that asks a
+// launcher to start the run again.
 void ask_for_requeue_when_told_to_end() {
   for (const int number : {SIGTERM, SIGUSR1}) std::signal(number, [](int) { std::_Exit(app::kRequeue); });
 }

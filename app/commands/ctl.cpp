@@ -48,7 +48,7 @@ std::string status_text(const nlohmann::json& answer) {
   return table.text();
 }
 
-// What the run does while `request` waits for its ranks.
+// Prints the step and the phase of the run, and the rank that rank 0 waits for. `request` is save or stop.
 void say_what_it_does(const control::ControlAddress& address, const std::string& request) {
   constexpr auto kSoon = std::chrono::seconds(2);
   try {
