@@ -43,8 +43,7 @@ def run_trainer(fsdp, folder, stage, models, environment):
 def step_stage(ranks, steps):
     return {
         "distributed": {"devices": ranks, "strategy": "fsdp"},
-        # As in the bare loop nothing is clipped; the norm is computed all the same.
-        "training": {"batch_size": STEP_SHAPE["batch"], "max_steps": WARMUP + steps + 1, "gradient_clipping": 0},
+        "training": {"batch_size": STEP_SHAPE["batch"], "max_steps": WARMUP + steps + 1},
         "model": {"config": "model_config_bench"},
         "data": {"format": "synthetic", "sequence_length": STEP_SHAPE["seq"]},
         "optimizer": {"lr": 1e-4},
