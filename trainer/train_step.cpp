@@ -81,18 +81,22 @@ bool TrainStep::update(StepResult& result) {
     const Stopwatch optimizer(result.times.optimizer);
     scaler_->unscale_(optimizer_);
   }
+  const bool clips = options_.gradient_clipping > 0;
+  auto* const clipping = scaler_ ? nullptr : dynamic_cast<AdamW*>(&optimizer_);  // clips as it steps
+  at::Tensor norm;
   {
-    // Clipping to infinity changes nothing, and tells the norm.
-    const double most =
-        options_.gradient_clipping > 0 ? options_.gradient_clipping : std::numeric_limits<double>::infinity();
     const Stopwatch waiting(result.times.waiting);
-    result.gradient_norm = model_.model.clip_grad_norm_(most).item<double>();
+    norm = clips && clipping == nullptr ? model_.model.clip_grad_norm_(options_.gradient_clipping)
+                                        : model_.model.get_total_norm();
+    result.gradient_norm = norm.item<double>();
   }
   const Stopwatch optimizer(result.times.optimizer);
   bool stepped = std::isfinite(result.gradient_norm);
   if (scaler_) {
     stepped = scaler_->step(optimizer_) && stepped;
     scaler_->update();
+  } else if (stepped && clips && clipping != nullptr) {
+    clipping->step_clipped(norm, options_.gradient_clipping);
   } else if (stepped) {
     optimizer_.step();
   }

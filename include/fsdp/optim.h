@@ -36,6 +36,10 @@ class AdamW : public torch::optim::AdamW {
 
   // Returns before parameters in host memory (Offload::params) are updated; reading one waits for its update.
   torch::Tensor step(LossClosure closure = nullptr) override;
+  // clip_grad_norm_(max_norm) and step() at once, for a model whose get_total_norm() is `total_norm`: without
+  // a pass over the gradients of host memory. Whether .grad() is clipped afterwards depends on the device.
+  // Gradients of parameters that are no slices are not clipped.
+  void step_clipped(const at::Tensor& total_norm, double max_norm);
   void save(torch::serialize::OutputArchive& archive) const override;
 
   // From now on backward of `model` also runs the optimizer: a parameter in host memory is updated as soon as
@@ -51,6 +55,7 @@ class AdamW : public torch::optim::AdamW {
 
  private:
   std::optional<at::ScalarType> moments_;
+  float factor_ = 1;  // of gradients in host memory, while step_clipped() runs
   std::shared_ptr<detail::StepsInBackward> in_backward_;
 };
 

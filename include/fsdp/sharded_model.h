@@ -45,6 +45,8 @@ class ShardedModel {
   // scalar on the device: fp64 if a parameter is, else fp32. norm_type: 2, infinity, or any p > 0.
   // Collective.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
+  // The same norm; changes nothing. Collective.
+  at::Tensor get_total_norm(double norm_type = 2.0);
   // Clamps every gradient element to [-clip_value, clip_value]. Local; not for complex gradients.
   void clip_grad_value_(double clip_value);
   // The p-norm of every unsharded parameter, and of its gradient: [parameters], fp64, in the order of

@@ -1,4 +1,5 @@
 #include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -11,6 +12,7 @@
 #include <map>
 
 #include "optim/adamw_state.h"
+#include "optim/clip.h"
 #include "optim/host_adamw.h"
 #include "optim/visitors.h"
 #include "runtime/policy.h"
@@ -129,7 +131,36 @@ class NarrowRun {
   std::array<std::vector<at::Tensor>, 3> moments_;
 };
 
+// Other gradients are scaled before the step, all at once.
+bool is_scaled_in_step(const at::Tensor& grad) { return grad.is_cpu() && grad.scalar_type() == at::kFloat; }
+
 }  // namespace
+
+void AdamW::step_clipped(const at::Tensor& total_norm, double max_norm) {
+  TORCH_CHECK(!steps_in_backward(),
+              "fsdp: step_clipped() with step_in_backward(), which has used the gradients already");
+  const at::Tensor factor = detail::clip_factor(total_norm.detach(), max_norm);
+  bool reads_factor = false;
+  std::vector<at::Tensor> others;
+  for (const auto& group : param_groups())
+    for (const at::Tensor& param : group.params()) {
+      if (!param.grad().defined() || detail::region_of_slice(param) == nullptr) continue;
+      if (is_scaled_in_step(param.grad()))
+        reads_factor = true;
+      else
+        others.push_back(param.grad());
+    }
+  if (!others.empty()) {
+    const at::NoGradGuard no_grad;
+    at::_foreach_mul_(others, factor.to(others.front().device()));
+  }
+  struct Reset {
+    float& factor;
+    ~Reset() { factor = 1; }
+  } const reset{factor_};
+  if (reads_factor) factor_ = factor.item().to<float>();
+  step();
+}
 
 void AdamW::save(torch::serialize::OutputArchive& archive) const {
   // Archives read memory without an operator. This operator changes nothing, and waits for promised updates.
@@ -172,11 +203,14 @@ torch::Tensor AdamW::step(LossClosure closure) {
       }
       AdamWParamState& state = detail::adamw_state(*this, param, moments_, options.amsgrad());
       state.step(state.step() + 1);
-      const at::Tensor grad = laid_out_as(param, param.grad());
+      detail::UnitRegion* region = detail::region_of_slice(param);
+      at::Tensor grad = laid_out_as(param, param.grad());
+      const float factor = region != nullptr && is_scaled_in_step(grad) ? factor_ : 1.0F;
       if (detail::fits_host_adamw(param, grad, state)) {
-        on_host.add(param, grad, state, options, detail::region_of_slice(param));
+        on_host.add(param, grad, state, options, region, factor);
         continue;
       }
+      if (factor != 1.0F) grad = grad * factor;
       const auto here = [&](const at::Tensor& tensor, bool returns = true) {
         return visitors.on(param.device(), tensor, returns);
       };

@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/square_sum.h"
 #include "launch/in_call.h"
+#include "optim/clip.h"
 #include "runtime/model.h"
 #include "watch/quiet.h"
 
@@ -89,12 +90,12 @@ at::ScalarType norm_dtype(const Model& model) {
 }
 
 // The norm over the ranks of a row, which hold one replica of the model together.
-at::Tensor norm_of(Model& model, double p) {
+at::Tensor row_norm(Model& model, double p, const char* label) {
   at::Tensor total = local_norm(model, p, true);
   Comm& row = model.mesh.row;
   if (row.size() > 1) {
     const at::Tensor all = at::empty({row.size()}, total.options());
-    row.all_gather(all, total, "clip_grad_norm_").wait();
+    row.all_gather(all, total, label).wait();
     total = std::isinf(p) ? all.max() : all.sum();
   }
   const at::Tensor whole = local_norm(model, p, false);
@@ -109,26 +110,40 @@ at::Tensor ordered_norm(Model& model, double p) {
                   at::TensorOptions().dtype(norm_dtype(model)).device(model.world.device()));
 }
 
-at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
-  TORCH_CHECK(norm_type > 0, "fsdp: clip_grad_norm_ with norm_type ", norm_type,
+// `label`: the call that it is for.
+at::Tensor total_norm(Model& model, double norm_type, const char* label) {
+  TORCH_CHECK(norm_type > 0, "fsdp: ", label, " with norm_type ", norm_type,
               "; it must be positive or infinity");
-  TORCH_CHECK(!model.host || !model.host->stepper,
-              "fsdp: clip_grad_norm_ with AdamW::step_in_backward(), which has used the gradients already");
-  const InCall in_call(model.world, "clip_grad_norm_()");
+  TORCH_CHECK(!model.host || !model.host->stepper, "fsdp: ", label,
+              " with AdamW::step_in_backward(), which has used the gradients already");
+  const InCall in_call(model.world, std::string(label) + "()");
   for (const auto& unit : model.units) unit->before_touch();  // a promised update may read the gradients
   const Quiet quiet;
-  const at::Tensor total = model.mode ? ordered_norm(model, norm_type) : norm_of(model, norm_type);
-  const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
+  return model.mode ? ordered_norm(model, norm_type) : row_norm(model, norm_type, label);
+}
+
+at::Tensor clip_norm(Model& model, double max_norm, double norm_type) {
+  const at::Tensor total = total_norm(model, norm_type, "clip_grad_norm_");
+  const Quiet quiet;
   const std::vector<at::Tensor> gradients = gradients_of(model);
   if (gradients.empty()) return total;
-  const at::Tensor here = factor.squeeze().to(gradients.front().device());
+  const at::Tensor here = clip_factor(total, max_norm).to(gradients.front().device());
   // In host memory the factor is known, so a needless pass over all gradients can be skipped.
   if (!here.is_cpu() || !(here.item<double>() == 1.0)) at::_foreach_mul_(gradients, here);
   return total;
 }
 
 }  // namespace
+
+at::Tensor clip_factor(const at::Tensor& total_norm, double max_norm) {
+  return (max_norm / (total_norm + 1e-6)).clamp_max(1.0).squeeze();
+}
+
 }  // namespace detail
+
+at::Tensor ShardedModel::get_total_norm(double norm_type) {
+  return detail::total_norm(detail::model_of(engine_), norm_type, "get_total_norm");
+}
 
 at::Tensor ShardedModel::clip_grad_norm_(double max_norm, double norm_type) {
   return detail::clip_norm(detail::model_of(engine_), max_norm, norm_type);

@@ -50,7 +50,7 @@ uint16_t* copy_of(const at::Tensor& param, const HostShard* host) {
 }  // namespace
 
 void HostAdamW::add(const at::Tensor& param, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
-                    const torch::optim::AdamWOptions& options, UnitRegion* region) {
+                    const torch::optim::AdamWOptions& options, UnitRegion* region, float factor) {
   HostShard* host = region != nullptr ? region->host.get() : nullptr;
   // Writes to gradients of ours wait for the update. The program may write to others at once, so clone them.
   const at::Tensor grad = host == nullptr || tag_of(gradient) != nullptr ? gradient : gradient.clone();
@@ -63,6 +63,9 @@ void HostAdamW::add(const at::Tensor& param, const at::Tensor& gradient, torch::
   const auto& [beta1, beta2] = options.betas();
   const bool keeps_maximum = options.amsgrad() && state.max_exp_avg_sq().defined();
   uint16_t* copy = copy_of(param, host);
+  AdamWNumbers numbers =
+      adamw_numbers(options.lr(), beta1, beta2, options.eps(), options.weight_decay(), state.step());
+  numbers.factor = factor;
   update.copies = copy != nullptr;
   update.pieces.push_back({.arrays = {.param = static_cast<float*>(param.data_ptr()),
                                       .grad = static_cast<const float*>(grad.const_data_ptr()),
@@ -71,8 +74,7 @@ void HostAdamW::add(const at::Tensor& param, const at::Tensor& gradient, torch::
                                       .maximum = keeps_maximum ? state.max_exp_avg_sq().data_ptr() : nullptr,
                                       .copy = copy},
                            .count = static_cast<size_t>(param.numel()),
-                           .numbers = adamw_numbers(options.lr(), beta1, beta2, options.eps(),
-                                                    options.weight_decay(), state.step()),
+                           .numbers = numbers,
                            .narrow = state.exp_avg().scalar_type() == at::kBFloat16});
   for (const at::Tensor& tensor :
        {param.detach(), grad, state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq()})

@@ -22,9 +22,9 @@ bool fits_host_adamw(const at::Tensor& param, const at::Tensor& grad,
 // One step of some parameters.
 class HostAdamW {
  public:
-  // `region`: the one that `param` is a slice of, or null.
+  // `region`: the one that `param` is a slice of, or null. `factor` multiplies the gradient as it is read.
   void add(const at::Tensor& param, const at::Tensor& gradient, torch::optim::AdamWParamState& state,
-           const torch::optim::AdamWOptions& options, UnitRegion* region);
+           const torch::optim::AdamWOptions& options, UnitRegion* region, float factor = 1);
   // For a slice without elements: all ranks must know that the unit is written.
   void touch(const at::Tensor& param);
   // Writes the parameters, or promises to: see Note [Offload].

@@ -200,6 +200,70 @@ TEST(Clip, TrainingWithClipping) {
   }
 }
 
+// Two models with one start: clip_grad_norm_() and step() on one, step_clipped() on the other.
+TEST(Clip, StepClippedGivesTheBitsOfClippingAndAStep) {
+  for (const int ranks : {1, 2})
+    for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16})
+      for (const double limit : {0.05, 1e6})
+        run_ranks(ranks, [&](World& world) {
+          const auto make = [&] {
+            auto learner = make_learner("gpt2");
+            learner->to(dtype);
+            return fully_shard(world, learner, {.wrap = by_size(200), .replicate_below = 50});
+          };
+          auto apart = make(), at_once = make();
+          // A parameter that is no slice is not clipped.
+          Tensor loose = torch::ones({3}), other = torch::ones({3});
+          const auto with = [](auto& model, const Tensor& one) {
+            auto params = model.parameters();
+            params.push_back(one);
+            return fsdp::AdamW(params, fsdp::AdamWOptions(1e-2).weight_decay(0.1));
+          };
+          auto first = with(apart, loose), second = with(at_once, other);
+          for (int step = 0; step < 4; ++step) {
+            for (auto* model : {&apart, &at_once})
+              (*model)(model->module().batch(step * world.size() + world.rank())).backward();
+            loose.mutable_grad() = torch::full({3}, 0.5 + step);
+            other.mutable_grad() = torch::full({3}, 0.5 + step);
+            const Tensor norm = apart.clip_grad_norm_(limit);
+            first.step();
+            const Tensor same = at_once.get_total_norm();
+            second.step_clipped(same, limit);
+            require(norm.equal(same), "get_total_norm() is what clip_grad_norm_() returns");
+            require(norm.item<double>() > 0.05, "clipping has something to do");
+            apart.zero_grad();
+            at_once.zero_grad();
+          }
+          require(torch::equal(loose, other), "parameters that are no slices");
+          const auto wanted = apart.parameters(), got = at_once.parameters();
+          for (size_t i = 0; i < wanted.size(); ++i)
+            require(torch::equal(got[i], wanted[i]), "parameter " + std::to_string(i));
+        });
+}
+
+// The factor of one step does not stay for the next, whatever ends it.
+TEST(Clip, AStepAfterAClippedOneIsNotClipped) {
+  run_ranks(1, [](World& world) {
+    auto model = fully_shard(world, make_learner("mlp"), {});
+    fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+    const auto backward = [&] { model(model.module().batch(0)).backward(); };
+    backward();
+    optimizer.step_clipped(model.get_total_norm(), 1e-3);
+    Tensor slice = model.parameters().front();
+    const auto square = [&] {
+      const auto& state = *optimizer.state().at(slice.unsafeGetTensorImpl());
+      return static_cast<const torch::optim::AdamWParamState&>(state).exp_avg_sq().clone();
+    };
+    const Tensor before = square();
+    model.zero_grad();
+    backward();
+    const Tensor gradient = slice.grad().clone();
+    optimizer.step();
+    require(torch::allclose(square(), before * 0.999 + gradient.square() * 0.001, 1e-4, 0),
+            "the whole gradient");
+  });
+}
+
 // How often `fn` calls each operator, on this thread.
 std::map<std::string, int> operators_of(const std::function<void()>& fn) {
   thread_local std::map<std::string, int> counts;
@@ -231,6 +295,13 @@ TEST(Clip, TheNumberOfKernelsDoesNotGrowWithTheModel) {
               "norms are taken together: " + names);
       require(times("aten::linalg_vector_norm") == 0 || dtype == at::kDouble, "no norm by itself: " + names);
       require(times("aten::_foreach_mul_") == 1, "gradients are scaled together");
+      fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
+      const Tensor norm = model.get_total_norm();
+      const int in_step = [&] {
+        const auto found = operators_of([&] { optimizer.step_clipped(norm, 0.01); });
+        return found.contains("aten::_foreach_mul_") ? found.at("aten::_foreach_mul_") : 0;
+      }();
+      require(in_step == (dtype == at::kDouble ? 1 : 0), "fp32 gradients are scaled as the step reads them");
     }
   });
 }

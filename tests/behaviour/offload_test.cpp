@@ -126,6 +126,8 @@ TEST_F(Offloaded, WhatDoesNotFitIsRefusedInWords) {
       fsdp::AdamW optimizer(model.parameters(), fsdp::AdamWOptions(1e-2));
       optimizer.step_in_backward(model);
       has(refusal([&] { model.clip_grad_norm_(1.0); }), "clip_grad_norm_ with AdamW::step_in_backward()");
+      has(refusal([&] { model.get_total_norm(); }), "get_total_norm with AdamW::step_in_backward()");
+      has(refusal([&] { optimizer.step_clipped(torch::ones({}), 1.0); }), "with step_in_backward()");
       has(refusal([&] { (void)model.no_sync(); }), "no_sync() with AdamW::step_in_backward()");
       has(refusal([&] { (void)model.keep_gathered(); }), "keep_gathered() with AdamW::step_in_backward()");
       auto other = fully_shard(world, make_learner("mlp"), offload_options(true));

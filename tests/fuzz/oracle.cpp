@@ -297,6 +297,10 @@ void Plain::act_on_gradients(const Action& action) {
   switch (action.what) {
     case Do::step:
       return step();
+    case Do::step_clipped:
+      clip(0.1 * (1 + action.a), 2);
+      step();
+      return forget();
     case Do::new_optimizer:
       optimizer_ = make_optimizer(program_, masters_);
       return;

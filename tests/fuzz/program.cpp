@@ -22,6 +22,7 @@ constexpr std::array kNames = {"backward",
                                "evaluate_inference",
                                "evaluate_between",
                                "step",
+                               "step_clipped",
                                "new_optimizer",
                                "zero_model",
                                "zero_optimizer",
@@ -101,6 +102,7 @@ bool fits_steps_in_backward(Do what) {
     case Do::clip_norm:
     case Do::clip_infinity:
     case Do::clip_value:
+    case Do::step_clipped:
     case Do::penalty:
     case Do::penalty_first:
     case Do::penalty_last:

@@ -27,6 +27,7 @@ enum class Do : uint8_t {
   evaluate_inference,  // in InferenceMode
   evaluate_between,    // once or twice between a forward and its backward, and maybe another forward
   step,                // the optimizer
+  step_clipped,        // clips by the 2-norm, steps and drops the gradients
   new_optimizer,       // without momentum of before
   zero_model,          // model.zero_grad()
   zero_optimizer,      // optimizer.zero_grad()

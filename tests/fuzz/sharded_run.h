@@ -86,6 +86,7 @@ class Run {
   void act(const Action& action);
   void act_on_gradients(const Action& action);
   void act_on_values(const Action& action);
+  void step_clipped(double max_norm);
   void write_between();
   void loop_inside();
   void told();

@@ -1,4 +1,5 @@
 // What random programs do to gradients and values, and what they are compared with.
+#include <fsdp/optim.h>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -17,12 +18,22 @@ constexpr double kTolerance = 1e-9;
 
 }  // namespace
 
+void Run::step_clipped(double max_norm) {
+  if (auto* const ours = dynamic_cast<AdamW*>(optimizer_.get()))
+    return ours->step_clipped(model_.get_total_norm(), max_norm);
+  model_.clip_grad_norm_(max_norm);
+  optimizer_->step();
+}
+
 void Run::act_on_gradients(const Action& action) {
   auto slices = model_.parameters();
   switch (action.what) {
     case Do::step:
       optimizer_->step();
       return;
+    case Do::step_clipped:
+      step_clipped(0.1 * (1 + action.a));
+      return model_.zero_grad();
     case Do::new_optimizer:
       return renew_optimizer();
     case Do::zero_model:

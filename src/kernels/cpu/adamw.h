@@ -15,6 +15,7 @@ struct AdamWNumbers {
   float step_size = 0;   // lr / (1 - beta1^step)
   float bias = 1;        // sqrt(1 - beta2^step)
   float eps = 1e-8F;
+  float factor = 1;   // multiplies gradients before anything else
   uint32_t step = 0;  // seeds the random rounding of narrow moments
 };
 AdamWNumbers adamw_numbers(double lr, double beta1, double beta2, double eps, double weight_decay,

@@ -12,7 +12,8 @@ namespace fsdp::detail::FSDP_ADAMW_NAMESPACE {
 inline void keep(float& place, float value, uint32_t /*step*/) { place = value; }
 inline void keep(uint16_t& place, float value, uint32_t step) { place = at_random(value, step); }
 
-// The operations and their order are those of LibTorch's fused operator, so the bits are too.
+// The operations and their order are those of LibTorch's fused operator, so the bits are too. A factor of 1
+// changes none.
 template <class Moment, bool kMaximum>
 void update(const AdamWArrays& arrays, size_t first, size_t end, const AdamWNumbers& numbers) {
   const AdamWNumbers n = numbers;
@@ -24,7 +25,7 @@ void update(const AdamWArrays& arrays, size_t first, size_t end, const AdamWNumb
   const bool near = n.rest1 < 0.5F;  // interpolates from the nearer end
   const float weight = near ? n.rest1 : n.rest1 - 1.0F;
   for (size_t i = first; i < end; ++i) {
-    const float g = grad[i];
+    const float g = grad[i] * n.factor;
     const float before = wide(average[i]);
     const float m = std::fma(weight, g - before, near ? before : g);
     const float v = std::fma(n.rest2 * g, g, wide(square[i]) * n.beta2);

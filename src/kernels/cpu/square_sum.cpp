@@ -1,25 +1,19 @@
 #include "kernels/cpu/square_sum.h"
 
+#include "kernels/cpu/isa.h"
+
+#ifndef FSDP_SIMD
+#define FSDP_SIMD 0
+#endif
+
 namespace fsdp::detail {
 
 double square_sum(const float* values, size_t count) {
-  // Sums that do not wait for each other, which a compiler can keep in vector registers.
-  constexpr size_t kLanes = 16;
-  double lanes[kLanes] = {};
-  const size_t whole = count - count % kLanes;
-  for (size_t i = 0; i < whole; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const double value = values[i + lane];
-      lanes[lane] += value * value;
-    }
-  }
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  for (size_t i = whole; i < count; ++i) {
-    const double value = values[i];
-    sum += value * value;
-  }
-  return sum;
+#if FSDP_SIMD
+  static const bool vectors = best_isa() != Isa::scalar;
+  if (vectors) return square_sum_avx2(values, count);
+#endif
+  return square_sum_scalar(values, count);
 }
 
 }  // namespace fsdp::detail

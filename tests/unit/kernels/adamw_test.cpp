@@ -143,6 +143,20 @@ TEST(HostAdamW, IsAdamW) {
   }
 }
 
+TEST(HostAdamW, TheFactorMultipliesTheGradientFirst) {
+  for (const AdamWPath& path : adamw_paths())
+    for (const auto moments : {at::kFloat, at::kBFloat16}) {
+      AdamWNumbers numbers = kNumbers;
+      numbers.factor = 0.37F;
+      AdamWCase got(1003, moments, true), wanted(1003, moments, true);
+      got.step(path.run, numbers);
+      wanted.grad.mul_(numbers.factor);
+      wanted.step(path.run, kNumbers);
+      for (size_t i = 0; i < wanted.all().size(); ++i)
+        EXPECT_TRUE(equal_bits(got.all()[i], wanted.all()[i])) << path.name << ", " << i;
+    }
+}
+
 TEST(HostAdamW, WhatIsNotFiniteStaysSo) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const auto moments : {at::kFloat, at::kBFloat16}) {
