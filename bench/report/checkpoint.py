@@ -14,6 +14,7 @@ from .programs import BenchError, say
 OURS = "fsdp"
 PEERS = ("dcp", "torch_save", "safetensors")
 PLAIN = "plain"
+BEFORE = "before"  # ours, as of an earlier commit
 OPS = ("save", "load")
 TMPFS = pathlib.Path("/dev/shm")
 ROUNDS = 5
@@ -42,6 +43,7 @@ def add_options(parser):
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each program saves and loads")
     parser.add_argument("--places", type=lambda text: text.split(","), default=["tmpfs", "disk"])
     parser.add_argument("--dir", type=pathlib.Path, default=programs.ROOT / "build", help="a folder on a disk")
+    parser.add_argument("--before", metavar="COMMIT", help="ours as of this commit too, built first")
     output.add_options(parser, "checkpoint_bench")
 
 
@@ -67,6 +69,8 @@ def commands(options):
     """The programs; each round begins with another of them."""
     ours = programs.our_program(options.bin, "checkpoint_bench")
     found = {OURS: [ours, "--ranks", options.ranks]}
+    if options.before:
+        found[BEFORE] = [programs.build_commit(options.before, "checkpoint_bench"), "--ranks", options.ranks]
     if not options.no_peers:
         peer = [programs.peers_python(options.python), programs.PEERS / "torch_checkpoint.py"]
         for mode in PEERS:
@@ -149,8 +153,10 @@ def one_round(program, path, place, number, size, emit, times):
         program.turn()  # prepares
         warm_memory(size * 5 // 4)
         line = program.turn() | {"place": place, "round": number, "cached": rounded(cached)}
-        if (line["impl"], line["op"]) != (program.name, op):
+        printed = OURS if program.name == BEFORE else program.name
+        if (line["impl"], line["op"]) != (printed, op):
             raise BenchError(f"{program.name} did a {line['op']} where a {op} was due")
+        line["impl"] = program.name
         if number == 0:
             continue  # warm-up
         emit(line)
@@ -211,10 +217,12 @@ def vs_plain_write(times):
     return times.speedup("disk", PLAIN, "save")
 
 
-def summarize(times, hash_gbps, stall):
+def summarize(options, times, hash_gbps, stall):
     ratios = {
         f"{op}_vs_dcp_{place}": times.speedup(place, "dcp", op) for place in ("tmpfs", "disk") for op in OPS
     }
+    for place in options.places if options.before else ():
+        ratios |= {f"{op}_vs_before_{place}": times.speedup(place, BEFORE, op) for op in OPS}
     ratios["save_vs_plain_write"] = vs_plain_write(times)
     ratios["hash_gbps"] = hash_gbps
     ratios["async_stall_vs_sync"] = stall
@@ -233,7 +241,7 @@ def table(times, options):
     rows = [["place", "op", "impl", "ranks", "speed", "slowest", "fastest", "cpu", "cached", "ours", "in rounds"]]
     for place in options.places:
         for op in OPS:
-            for impl in (OURS, *PEERS, PLAIN):
+            for impl in (OURS, BEFORE, *PEERS, PLAIN):
                 speeds = times.all(place, impl, op, "gbps")
                 if not speeds:
                     continue
@@ -252,7 +260,7 @@ def run(options):
         stall = stalls(options, emit)
         times = measure(options, emit)
         print("\n" + table(times, options) + "\n")
-        summary, missed = summarize(times, hash_gbps, stall)
+        summary, missed = summarize(options, times, hash_gbps, stall)
         for name in missed:
             say(f"bench/run checkpoint: {name} is {summary[name]}")
         emit(summary | {"ok": not missed})

@@ -42,6 +42,8 @@ Fd open_fd(const std::string& path, int flags, const char* doing) {
 constexpr int64_t kWriteBehindBytes = int64_t{8} << 20;
 
 constexpr int64_t kReadAheadBytes = int64_t{16} << 20;
+// The most that the kernel reads for one advice is a limit of the disk; of the rest it says nothing.
+constexpr int64_t kAdviceBytes = int64_t{1} << 20;
 
 class PosixFile final : public OpenFile {
  public:
@@ -105,9 +107,8 @@ class PosixFile final : public OpenFile {
   void read_ahead(int64_t begin, int64_t end) const {
     if (end - begin < kReadAheadBytes / 64) return;
     if (begin < asked_ - kReadAheadBytes || end > asked_) asked_ = end;
-    if (asked_ - end > kReadAheadBytes / 2) return;
-    (void)::posix_fadvise(fd_.get(), asked_, end + kReadAheadBytes - asked_, POSIX_FADV_WILLNEED);
-    asked_ = end + kReadAheadBytes;
+    for (; asked_ < end + kReadAheadBytes; asked_ += kAdviceBytes)
+      (void)::posix_fadvise(fd_.get(), asked_, kAdviceBytes, POSIX_FADV_WILLNEED);
   }
 
   Fd fd_;
