@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import random
 import shutil
 import statistics
 import tempfile
@@ -66,7 +67,7 @@ def folder_at(place, options):
 
 
 def commands(options):
-    """The programs; each round begins with another of them."""
+    """The programs, which take turns in another order in each round."""
     ours = programs.our_program(options.bin, "checkpoint_bench")
     found = {OURS: [ours, "--ranks", options.ranks]}
     if options.before:
@@ -177,7 +178,8 @@ def measure(options, emit):
                 started.append(stack.enter_context(program))
             for number in range(options.rounds + 1):
                 say(f"bench/run checkpoint: {place}, round {number} of {options.rounds}")
-                for program in started[number % len(started) :] + started[: number % len(started)]:
+                # What ran before decides what memory a program finds.
+                for program in random.Random(number).sample(started, len(started)):
                     path = folder / program.name / str(number)
                     one_round(program, path, place, number, options.bytes, emit, times)
             for program in started:

@@ -11,9 +11,13 @@ BYTES_BESIDE_PLAN = 512 << 20
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50}
 
 
-def configured_ranks(fsdp, program):
+def configured_ranks(fsdp, program, use_gpu=False):
     """distributed.devices of `fsdp train`: the ranks of a node. Throws ValueError with what it says is wrong."""
-    settings = yaml.safe_load(checked(dry_run(fsdp, program, AS_A_NODE | WITHOUT_BYTES)))
+    done = dry_run(fsdp, program, AS_A_NODE | WITHOUT_BYTES)
+    settings = yaml.safe_load(checked(done))
+    if use_gpu and re.search("devices: auto is .* cores", done.stderr):
+        raise ValueError("distributed.devices: auto counts the cores of this machine, which has no GPU, but each rank wants a "
+                         "GPU of its node. Name the GPUs of a node: --ranks-per-node 8 (ranks_per_node=8)")
     stage, = settings["training_stages"].values()
     return stage["distributed"]["devices"]
 

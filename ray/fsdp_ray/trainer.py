@@ -55,7 +55,8 @@ class FsdpTrainer(DataParallelTrainer):
         words = in_folder(program_words(program, folder), folder)
         given = scaling.resources_per_worker or {}
         command = find_on_driver(fsdp, words)
-        ranks = ranks_per_node or int(given.get("GPU", 0)) or (configured_ranks(command, words) if command else 1)
+        ranks = ranks_per_node or int(given.get("GPU", 0)) or (
+            configured_ranks(command, words, scaling.use_gpu) if command else 1)
         # More nodes share the bytes between them: the fewest need the most.
         rank_bytes = planned_bytes(command, words, max(1, scaling.min_workers), ranks) if command else None
         elastic = scaling.min_workers < scaling.max_workers
@@ -148,6 +149,9 @@ def forget_deleted_checkpoints(folder):
 
 
 def check_run_config(run):
+    if "/runtime_resources/" in os.path.abspath(run.storage_path):
+        raise ValueError(f"the storage folder {os.path.abspath(run.storage_path)} is in this job's copy of its files, which Ray "
+                         "deletes. Expected a folder that all nodes share: --storage /shared/runs (RunConfig(storage_path=...))")
     if "://" in str(run.storage_path) or run.storage_filesystem is not None:
         raise ValueError(f"RunConfig(storage_path={str(run.storage_path)!r}): expected a folder that all nodes share, such as "
                          "NFS: the ranks write their checkpoints there")

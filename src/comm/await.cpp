@@ -33,6 +33,11 @@ int group_rank(const GroupInfo& info, int world_rank) {
   return found == info.peers.end() ? info.rank : static_cast<int>(found - info.peers.begin());
 }
 
+// How long to leave the store alone: short waits end at once, and long ones ask it seldom.
+Clock::duration pause_after(Clock::duration waited) {
+  return std::clamp<Clock::duration>(waited / 16, std::chrono::microseconds(200), Milliseconds{20});
+}
+
 // See Note [Activities].
 std::string doing_meanwhile(const GroupInfo& info, int rank) {
   const Peer& peer = info.peers[static_cast<size_t>(rank)];
@@ -54,7 +59,7 @@ std::string await_key(const GroupInfo& info, const std::string& key, int from, c
                       const std::function<void()>& look) {
   const WaitScope scope(info);
   const auto deadline = deadline_after(info.options.timeout);
-  Milliseconds pause{1};
+  const auto start = Clock::now();
   try {
     while (!info.store->check({key})) {
       if (const auto fault = info.activity->new_fault())
@@ -68,8 +73,7 @@ std::string await_key(const GroupInfo& info, const std::string& key, int from, c
         throw RendezvousError(name_of(info, from) + " did not come within " +
                               std::to_string(info.options.timeout.count()) + " ms while " + doing +
                               doing_meanwhile(info, from));
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, Milliseconds{20});
+      std::this_thread::sleep_for(pause_after(Clock::now() - start));
     }
     const auto bytes = info.store->get(key);
     return {bytes.begin(), bytes.end()};

@@ -99,6 +99,13 @@ class Resources(FolderTest):
         self.assertEqual(worker_bundle(ranks=8, cpus_per_rank=1, use_gpu=True, rank_bytes=10, given={"CPU": 32, "fast": 1}),
                          {"CPU": 32, "GPU": 8.0, "fast": 1})
 
+    @unittest.skipIf(Path("/dev/nvidia0").exists(), "this machine has GPUs to count")
+    def test_the_cores_of_the_driver_are_no_number_of_gpus(self):
+        self.config.write_text(CONFIG.replace("devices: 3", "devices: auto"))
+        self.assertGreater(configured_ranks(FSDP, self.train), 0)
+        with self.assertRaisesRegex(ValueError, "--ranks-per-node 8"):
+            configured_ranks(FSDP, self.train, use_gpu=True)
+
     def test_a_broken_configuration_is_refused_before_anything_starts(self):
         self.config.write_text(CONFIG.replace("max_steps", "max_stps"))
         with self.assertRaisesRegex(ValueError, "max_stps"):
@@ -131,6 +138,8 @@ class RunConfigs(FolderTest):
 
     def test_that_do_not_fit_are_refused(self):
         self.refused("a folder that all nodes share", storage_path="s3://bucket/runs")
+        inside = self.folder / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
+        self.refused("which Ray deletes.*--storage /shared/runs", storage_path=str(inside / "runs"))
         self.refused("checkpoint.keep_last", storage_path=str(self.folder),
                      checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2))
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "files/file_ops.h"
 #include "support/temp_folder.h"
@@ -54,6 +57,37 @@ class FileSizeLimit {
   rlimit old_{};
   void (*old_handler_)(int) = nullptr;
 };
+
+bool is_cached(int fd, int64_t offset) {
+  std::byte byte{};
+  const iovec one{.iov_base = &byte, .iov_len = 1};
+  return ::preadv2(fd, &one, 1, offset, RWF_NOWAIT) == 1;
+}
+
+// The disk is busy while what came first is used, however little it reads for one advice.
+TEST(PosixFiles, AReadAsksForWhatComesNext) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const TempFolder folder;
+  const std::string path = folder / "file";
+  write_text(posix_files(), path, std::string(64 * kMiB, 'x'));
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  ::fsync(fd);
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  if (is_cached(fd, 15 * kMiB)) {
+    ::close(fd);
+    GTEST_SKIP() << "a file system in memory";
+  }
+  const FilePtr file = posix_files().open(path);
+  std::vector<std::byte> bytes(kMiB);
+  file->read(bytes, 0);
+  for (int tries = 0; tries < 100 && !is_cached(fd, 16 * kMiB); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(is_cached(fd, 8 * kMiB));
+  EXPECT_TRUE(is_cached(fd, 16 * kMiB));
+  EXPECT_FALSE(is_cached(fd, 60 * kMiB)) << "not the whole file";
+  ::close(fd);
+}
 
 TEST(PosixFiles, TextComesBack) {
   const TempFolder folder;
