@@ -87,9 +87,8 @@ Plan make_plan(const TrainArguments& given, config::Request request, std::vector
                                           .command = given.command,
                                           .host = launch::host_name()});
     if (plan.me.role == launch::Role::rank) {
-      const auto local = variables.find("LOCAL_WORLD_SIZE");
       machine.world_size = plan.me.world_size;
-      machine.local_size = local == variables.end() ? 0 : std::atoi(local->second.c_str());
+      machine.local_size = plan.me.local_size;
       plan.resolved = config::resolve(request, machine, set);
     }
     problems = plan.resolved.problems;

@@ -193,7 +193,9 @@ void check_machine(const Settings& settings, const Machine& machine, Problems& p
     if (path.is_string() && path != "byte") check_file(settings, key, path.get<std::string>(), problems);
   }
   const Json& devices = settings.peek("distributed.devices");
-  if (machine.gpus > 0 && devices.is_number() && devices.get<int64_t>() > machine.gpus) {
+  // A launcher may be silent about the ranks of this machine, and show each of them one GPU.
+  const bool is_launched = machine.world_size > 0;
+  if (machine.gpus > 0 && !is_launched && devices.is_number() && devices.get<int64_t>() > machine.gpus) {
     const Blame at = blame(settings, {"distributed.devices"});
     problems.add(at.where, at.key,
                  "found " + shown(devices) + ", expected at most the GPUs of this machine, " +

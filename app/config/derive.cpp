@@ -19,6 +19,8 @@ std::string named(const Settings& settings, const std::string& key) {
 // A launcher's ranks are there already: what the configuration says cannot change them.
 void derive_launched(Settings& settings, const Machine& machine, std::vector<std::string>& notes) {
   const bool knows_nodes = machine.local_size > 0 && machine.world_size % machine.local_size == 0;
+  const Json& devices = settings.peek("distributed.devices");
+  if (!knows_nodes && devices.is_number() && settings.ranks() == machine.world_size) return;
   const int nodes = knows_nodes ? machine.world_size / machine.local_size : 1;
   const std::vector<std::pair<std::string, int>> facts{{"distributed.num_nodes", nodes},
                                                        {"distributed.devices", machine.world_size / nodes}};

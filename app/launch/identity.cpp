@@ -17,13 +17,15 @@ struct Launcher {
   const char* rank;
   const char* size;
   const char* local_rank;
+  const char* local_size;
 };
 
-constexpr Launcher kTorch{"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
+constexpr Launcher kTorch{"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 constexpr Launcher kOpenMpi{"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                            "OMPI_COMM_WORLD_LOCAL_RANK"};
-constexpr Launcher kSrun{"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"};
-constexpr Launcher kPmi{"MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"};
+                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Launcher kSrun{"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID",
+                         "SLURM_STEP_TASKS_PER_NODE"};
+constexpr Launcher kPmi{"MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
 class Variables {
  public:
@@ -84,6 +86,15 @@ std::string lines_to_type(const Request& request) {
                     variables.text("RANK") + ".\nTo start it once per node, type" + lines_to_type(request));
 }
 
+// The ranks of this node, or 0: Slurm's list may name several numbers, as in "3(x2),1".
+int local_size(const Variables& variables, const Launcher& launcher, int world_size) {
+  const std::string text = variables.text(launcher.local_size);
+  int found = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), found);
+  const bool is_list = text.find(',') != std::string::npos;
+  return error == std::errc() && !is_list && found > 0 && found <= world_size ? found : 0;
+}
+
 Identity as_rank(const Variables& variables, const Launcher& launcher, const Request& request) {
   if (&launcher == &kTorch && !variables.has("LOCAL_RANK") && request.nodes > 1)
     refuse_rank_alone(variables, request);
@@ -103,6 +114,7 @@ Identity as_rank(const Variables& variables, const Launcher& launcher, const Req
   if (me.local_rank > me.rank)
     throw LaunchError(variables.assignment(launcher.local_rank) + " contradicts " +
                       variables.assignment(launcher.rank) + ": a local rank is never above the rank");
+  me.local_size = local_size(variables, launcher, *size);
   return me;
 }
 

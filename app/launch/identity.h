@@ -27,6 +27,7 @@ struct Identity {
   int rank = 0;         // role rank: of the world
   int local_rank = -1;  // -1: the launcher does not say
   int world_size = 1;   // role rank
+  int local_size = 0;   // ranks of this node; 0: not known, or no rank
   int node_rank = 0;    // role node
   std::string master_addr = "127.0.0.1";
   int master_port = 0;  // 0: any. Roles alone and node

@@ -120,6 +120,17 @@ TEST_F(Check, ALauncherDecidesOnTheRanks) {
   EXPECT_EQ(with("", {}, {.world_size = 5}).settings.integer("distributed.devices"), 5);
 }
 
+// A pod of Kubernetes knows all ranks, and not those of its machine. Slurm may show each rank one GPU.
+TEST_F(Check, TheGpusOfARankSayNothingOfTheOtherRanks) {
+  const Request starts{.will_start = true};
+  EXPECT_THAT(with("distributed: {devices: 2}\n", starts, {.gpus = 1, .world_size = 4}).problems, IsEmpty());
+  EXPECT_THAT(with("", starts, {.gpus = 1, .world_size = 16, .local_size = 8}).problems, IsEmpty());
+  const Resolution as_written =
+      with("distributed: {num_nodes: 2, devices: 2}\n", starts, {.gpus = 1, .world_size = 4});
+  EXPECT_EQ(as_written.settings.integer("distributed.num_nodes"), 2) << "nothing contradicts the file";
+  EXPECT_EQ(as_written.settings.integer("distributed.devices"), 2);
+}
+
 TEST_F(Check, TheGlobalBatchFollowsFromRanks) {
   const Settings settings =
       made("distributed: {devices: 3}\ntraining: {batch_size: 2, gradient_accumulation_steps: 4}\n");

@@ -52,6 +52,29 @@ TEST(Identity, RankOfSrunOpenMpiAndMpich) {
   expect_rank({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}}, 1, 1, 2);
 }
 
+TEST(Identity, LaunchersSayHowManyRanksANodeHas) {
+  const auto local_size = [](const Environment& environment) {
+    return find_identity(environment, {}).local_size;
+  };
+  EXPECT_EQ(local_size({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_WORLD_SIZE", "4"}}), 4);
+  EXPECT_EQ(local_size({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), 0) << "Kubernetes does not";
+  EXPECT_EQ(local_size({{"OMPI_COMM_WORLD_RANK", "2"},
+                        {"OMPI_COMM_WORLD_SIZE", "4"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+            2);
+  EXPECT_EQ(local_size({{"PMI_RANK", "1"}, {"PMI_SIZE", "6"}, {"MPI_LOCALNRANKS", "3"}}), 3);
+  const auto slurm = [&](const std::string& list) {
+    return local_size({{"SLURM_STEP_ID", "0"},
+                       {"SLURM_PROCID", "3"},
+                       {"SLURM_NTASKS", "8"},
+                       {"SLURM_STEP_TASKS_PER_NODE", list}});
+  };
+  EXPECT_EQ(slurm("4(x2)"), 4);
+  EXPECT_EQ(slurm("8"), 8);
+  EXPECT_EQ(slurm("3(x2),2"), 0) << "not one number";
+  EXPECT_EQ(slurm("many"), 0);
+}
+
 TEST(Identity, BatchScriptIsNoRank) {
   const Environment script = {{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}};
   EXPECT_EQ(find_identity(script, {}).role, Role::alone) << "outside of a step SLURM_PROCID means nothing";
