@@ -66,7 +66,9 @@ int start_ranks(const launch::Identity& me, int ranks, const std::vector<std::st
 }
 
 int run_doctor(const DoctorArguments& given) {
-  const launch::Environment environment = launch::current_environment();
+  launch::Environment environment = launch::current_environment();
+  const std::string node = environment["NODE_RANK"];
+  environment.erase("NODE_RANK");  // ranks of a node would wait for those of others
   const int gpus = launch::usable_gpus(environment);
   constexpr int kCpuRanks = 2;
   const int ranks = given.devices > 0 ? given.devices : gpus > 0 ? gpus : kCpuRanks;
@@ -77,6 +79,11 @@ int run_doctor(const DoctorArguments& given) {
     if (!worker) return check_without_worker(given, ranks);
     const std::vector<std::string> argv{*worker, "doctor", given.request.text()};
     if (me.role == launch::Role::rank) become(argv);
+    if (!node.empty())
+      std::cerr << "fsdp: NODE_RANK=" << node
+                << " is set, but only this machine is checked. To check all nodes, type on each of them\n"
+                   "  fsdp run --nnodes N --node-rank "
+                << node << " --master-addr NODE0 --nproc-per-node " << ranks << " fsdp doctor\n";
     return start_ranks(me, ranks, argv);
   } catch (const launch::LaunchError& error) {
     return print_problems({error.what()});

@@ -49,6 +49,13 @@ class Alone(DoctorTest):
         self.assertTrue(all(link["bytes_per_second"] > 0 and link["latency"] > 0 for link in report["links"]))
         self.assertIn("right on 3 ranks", self.findings(report, "collectives")[0]["text"])
 
+    def test_on_a_node_it_says_that_it_checks_this_one_only(self):
+        for node in ("0", "1"):
+            text = self.doctor("--devices", "1", NODE_RANK=node, MASTER_ADDR="node0", MASTER_PORT="29500")
+            self.assertRegex(text, "no problems")
+            self.assertIn(f"NODE_RANK={node} is set, but only this machine is checked", self.said)
+            self.assertIn(f"fsdp run --nnodes N --node-rank {node} ", self.said)
+
     def test_one_rank(self):
         self.assertNotIn("links", self.doctor("--devices", "1"))
 
