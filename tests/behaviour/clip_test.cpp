@@ -201,44 +201,60 @@ TEST(Clip, TrainingWithClipping) {
 }
 
 // Two models with one start: clip_grad_norm_() and step() on one, step_clipped() on the other.
+void require_equal_steps(World& world, at::ScalarType dtype, double limit, const ShardOptions& options) {
+  const auto make = [&] {
+    auto learner = make_learner("gpt2");
+    learner->to(world.device(), dtype);
+    return fully_shard(world, learner, options);
+  };
+  auto apart = make(), at_once = make();
+  // A parameter that is no slice is not clipped.
+  Tensor loose = torch::ones({3}, world.device()), other = torch::ones({3}, world.device());
+  const auto with = [](auto& model, const Tensor& one) {
+    auto params = model.parameters();
+    params.push_back(one);
+    return fsdp::AdamW(params, fsdp::AdamWOptions(1e-2).weight_decay(0.1));
+  };
+  auto first = with(apart, loose), second = with(at_once, other);
+  for (int step = 0; step < 4; ++step) {
+    for (auto* model : {&apart, &at_once})
+      (*model)(model->module().batch(step * world.size() + world.rank()).to(world.device())).backward();
+    loose.mutable_grad() = torch::full({3}, 0.5 + step, world.device());
+    other.mutable_grad() = torch::full({3}, 0.5 + step, world.device());
+    const Tensor norm = apart.clip_grad_norm_(limit);
+    first.step();
+    const Tensor same = at_once.get_total_norm();
+    second.step_clipped(same, limit);
+    require(norm.equal(same), "get_total_norm() is what clip_grad_norm_() returns");
+    require(norm.item<double>() > 0.05, "clipping has something to do");
+    apart.zero_grad();
+    at_once.zero_grad();
+  }
+  require(torch::equal(loose, other), "parameters that are no slices");
+  const auto wanted = apart.parameters(), got = at_once.parameters();
+  for (size_t i = 0; i < wanted.size(); ++i)
+    require(torch::equal(got[i], wanted[i]), "parameter " + std::to_string(i));
+}
+
 TEST(Clip, StepClippedGivesTheBitsOfClippingAndAStep) {
   for (const int ranks : {1, 2})
     for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16})
       for (const double limit : {0.05, 1e6})
         run_ranks(ranks, [&](World& world) {
-          const auto make = [&] {
-            auto learner = make_learner("gpt2");
-            learner->to(dtype);
-            return fully_shard(world, learner, {.wrap = by_size(200), .replicate_below = 50});
-          };
-          auto apart = make(), at_once = make();
-          // A parameter that is no slice is not clipped.
-          Tensor loose = torch::ones({3}), other = torch::ones({3});
-          const auto with = [](auto& model, const Tensor& one) {
-            auto params = model.parameters();
-            params.push_back(one);
-            return fsdp::AdamW(params, fsdp::AdamWOptions(1e-2).weight_decay(0.1));
-          };
-          auto first = with(apart, loose), second = with(at_once, other);
-          for (int step = 0; step < 4; ++step) {
-            for (auto* model : {&apart, &at_once})
-              (*model)(model->module().batch(step * world.size() + world.rank())).backward();
-            loose.mutable_grad() = torch::full({3}, 0.5 + step);
-            other.mutable_grad() = torch::full({3}, 0.5 + step);
-            const Tensor norm = apart.clip_grad_norm_(limit);
-            first.step();
-            const Tensor same = at_once.get_total_norm();
-            second.step_clipped(same, limit);
-            require(norm.equal(same), "get_total_norm() is what clip_grad_norm_() returns");
-            require(norm.item<double>() > 0.05, "clipping has something to do");
-            apart.zero_grad();
-            at_once.zero_grad();
-          }
-          require(torch::equal(loose, other), "parameters that are no slices");
-          const auto wanted = apart.parameters(), got = at_once.parameters();
-          for (size_t i = 0; i < wanted.size(); ++i)
-            require(torch::equal(got[i], wanted[i]), "parameter " + std::to_string(i));
+          require_equal_steps(world, dtype, limit, {.wrap = by_size(200), .replicate_below = 50});
         });
+}
+
+TEST(GpuClip, StepClippedGivesTheBitsOfClippingAndAStep) {
+  run_on_gpus(1, [](World& world) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      for (const double limit : {0.05, 1e6}) {
+        require_equal_steps(world, dtype, limit, {.wrap = by_size(200)});
+        ShardOptions offloaded{.wrap = by_size(200)};
+        offloaded.offload.params = true;
+        require_equal_steps(world, dtype, limit, offloaded);
+      }
+  });
 }
 
 // The factor of one step does not stay for the next, whatever ends it.
