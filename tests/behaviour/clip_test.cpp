@@ -217,8 +217,10 @@ void require_equal_steps(World& world, at::ScalarType dtype, double limit, const
   };
   auto first = with(apart, loose), second = with(at_once, other);
   for (int step = 0; step < 4; ++step) {
-    for (auto* model : {&apart, &at_once})
-      (*model)(model->module().batch(step * world.size() + world.rank()).to(world.device())).backward();
+    for (auto* model : {&apart, &at_once}) {
+      const auto batch = model->module().batch_on(step * world.size() + world.rank(), world.device());
+      (*model)(batch).backward();
+    }
     loose.mutable_grad() = torch::full({3}, 0.5 + step, world.device());
     other.mutable_grad() = torch::full({3}, 0.5 + step, world.device());
     const Tensor norm = apart.clip_grad_norm_(limit);
