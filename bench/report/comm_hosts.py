@@ -73,7 +73,9 @@ class MpiProgram(HostsProgram):
         with tempfile.TemporaryDirectory() as folder:
             agent = Path(folder) / "on_host"
             cases = "".join(f"{self.hosts.address(i)}) on={name} ;; " for i, name in enumerate(self.hosts.made))
-            agent.write_text(f'#!/bin/sh\ncase $1 in {cases} esac\nshift\nexec ip netns exec "$on" sh -c "$*"\n')
+            agent.write_text(f'#!/bin/sh\ncase $1 in {cases} esac\nshift\n'
+                             # Shared memory of its own: OpenMPI's files there have names that two hosts of one name share.
+                             'exec ip netns exec "$on" unshare -m sh -c "mount -t tmpfs none /dev/shm && $*"\n')
             agent.chmod(0o755)
             network = f"{NETWORK}.0/24"
             mpirun = programs.mpirun(self.ranks) + [
