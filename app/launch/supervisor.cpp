@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "app/launch/environment.h"
 #include "app/launch/gang.h"
@@ -26,19 +27,18 @@ std::string seconds_since(Time since) {
          " s";
 }
 
-// Descriptors that became readable, in that order: the ranks' ends come in the order in which they died.
+// Descriptors that became ready, in that order: the ranks' ends come in the order in which they died.
 class Readable {
  public:
   Readable() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     if (!epoll_.valid()) throw LaunchError(std::string("cannot watch the ranks: ") + std::strerror(errno));
   }
   void add(int fd, int tag) const {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = tag;
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    if (!try_add(fd, tag, EPOLLIN))
       throw LaunchError(std::string("cannot watch the ranks: ") + std::strerror(errno));
   }
+  // Until it takes text. False: it always does, as files do.
+  bool add_writer(int fd, int tag) const { return try_add(fd, tag, EPOLLOUT); }
   void remove(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
   // The tags, at the latest when `until` has come.
   std::vector<int> wait(std::optional<Time> until) const {
@@ -55,6 +55,13 @@ class Readable {
   }
 
  private:
+  bool try_add(int fd, int tag, uint32_t events) const {
+    epoll_event event{};
+    event.events = events;
+    event.data.fd = tag;
+    return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  }
+
   Fd epoll_;
 };
 
@@ -66,11 +73,7 @@ class Watch {
     outcome_.world_size = job.world_size();
     outcome_.host = host_name();
     readable_.add(signals_.fd(), kSignal);
-    console_.hurry_for(signals_.fd());
-    if (elsewhere_ != nullptr && elsewhere_->fd() >= 0) {
-      readable_.add(elsewhere_->fd(), kElsewhere);
-      console_.hurry_for(elsewhere_->fd());
-    }
+    if (elsewhere_ != nullptr && elsewhere_->fd() >= 0) readable_.add(elsewhere_->fd(), kElsewhere);
     readable_.add(gang_.started_fd(), kStarted);
     for (int i = 0; i < gang_.size(); ++i) {
       gang_.start(i);
@@ -89,10 +92,12 @@ class Watch {
         if (tag > kOutput) handle(tag);
       for (const int tag : tags)
         if (tag <= kOutput) relay(tag);  // later: a failure is older than what other ranks say about it
+      serve_readers();
       const Time now = Clock::now();
       if (failed_at_) end_the_rest(now);
       if (gang_.running() > 0 && speak_at_ && now >= *speak_at_) say_what_we_wait_for(now);
     }
+    finish_console();
     while (const int number = signals_.next()) handle_signal(number);
     outcome_.late_errors = console_.held();
     return std::move(outcome_);
@@ -102,10 +107,13 @@ class Watch {
   static constexpr int kSignal = -1;
   static constexpr int kStarted = -2;
   static constexpr int kElsewhere = -3;
-  static constexpr int kOutput = -4;  // and below
+  static constexpr int kReader = -4;  // of stdout, and -5: of stderr
+  static constexpr int kOutput = -6;  // and below
 
   static int output_tag(int index, Stream stream) { return kOutput - 2 * index - static_cast<int>(stream); }
   void relay(int tag);
+  void serve_readers();
+  void finish_console();
   void handle(int tag);
   void handle_signal(int number);
   void handle_word(Elsewhere::Word word);
@@ -132,6 +140,9 @@ class Watch {
   Console console_;
   Gang gang_;
   Readable readable_;
+  std::set<int> over_;                  // tags of outputs from which no more can come
+  std::array<bool, 2> reader_waits_{};  // by stream: it is slow, and is watched
+  bool relays_ = true;
   Outcome outcome_;
   std::optional<Time> failed_at_;  // the others are being ended since
   std::optional<Time> asked_at_;   // SIGTERM was sent because of that
@@ -153,7 +164,7 @@ void Watch::handle(int tag) {
     gang_.check_started();
     readable_.remove(gang_.started_fd());
     if (!failed_at_ && !interrupted_at_ && !leaving_) speak_at_.reset();
-  } else {
+  } else if (tag >= 0) {
     handle_end(tag);
   }
 }
@@ -163,7 +174,45 @@ void Watch::relay(int tag) {
   const Stream stream = (kOutput - tag) % 2 == 0 ? Stream::out : Stream::err;
   if (gang_.ended(index)) return;
   RankPipes& pipes = gang_.pipes(index);
-  if (!pipes.pump(stream)) readable_.remove(pipes.read_end(stream));
+  if (!pipes.pump(stream)) {
+    readable_.remove(pipes.read_end(stream));
+    over_.insert(tag);
+  }
+}
+
+// Goes on with text for slow readers. While too much waits, nothing is read from the ranks.
+void Watch::serve_readers() {
+  console_.pump();
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    bool& waits = reader_waits_[static_cast<size_t>(stream)];
+    const int fd = console_.waits_for(stream);
+    const int tag = kReader - static_cast<int>(stream);
+    if (fd >= 0 && !waits) waits = readable_.add_writer(fd, tag);
+    if (fd < 0 && waits) {
+      readable_.remove(stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO);
+      waits = false;
+    }
+  }
+  if (relays_ != console_.is_crowded()) return;
+  relays_ = !relays_;
+  for (int i = 0; i < gang_.size(); ++i) {
+    if (gang_.ended(i) || !gang_.pipes(i).exist()) continue;
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      const int tag = output_tag(i, stream);
+      if (over_.contains(tag)) continue;
+      if (relays_)
+        readable_.add(gang_.pipes(i).read_end(stream), tag);
+      else
+        readable_.remove(gang_.pipes(i).read_end(stream));
+    }
+  }
+}
+
+// A reader that is stuck must not keep anybody from learning how the ranks ended.
+void Watch::finish_console() {
+  std::vector<int> wakers{signals_.fd()};
+  if (elsewhere_ != nullptr) wakers.push_back(elsewhere_->fd());
+  console_.finish(wakers);
 }
 
 void Watch::handle_signal(int number) {
@@ -171,6 +220,7 @@ void Watch::handle_signal(int number) {
   if (interrupted_at_ && now < *interrupted_at_ + job_.patience.repeat) return;
   if (!interrupted_at_) {
     interrupted_at_ = now;
+    console_.hurry();  // ranks that cannot write cannot save
     outcome_.interrupted_by = number;
     if (gang_.running() == 0) return;
     if (failed_at_ && !asked_at_) asked_at_ = now;
@@ -192,6 +242,7 @@ void Watch::handle_word(Elsewhere::Word word) {
     begin_to_end(now);
   } else if (!are_asked()) {
     leaving_ = true;
+    console_.hurry();
     if (gang_.running() == 0) return;
     for_running([&](int i) { gang_.ask(i); });
     wait_begins(now);
@@ -202,6 +253,7 @@ void Watch::handle_word(Elsewhere::Word word) {
 // A rank has failed, here or elsewhere.
 void Watch::begin_to_end(Time now) {
   failed_at_ = now;
+  console_.hurry();
   console_.hold_errors();
   wait_begins(now);
 }

@@ -197,6 +197,12 @@ class Ends(RunTest):
         self.assertEqual(process.wait(30), 75)
         self.assertTrue((self.folder / "0.saved").exists() and (self.folder / "1.saved").exists())
 
+    def test_a_reader_that_is_stuck_hides_no_failed_rank(self):
+        process, read = self.through_a_pipe("sh", "-c", "echo up > $RANK; [ $RANK = 1 ] && sleep 1 && exit 3; "
+                                                        "while :; do head -c 10000 /dev/zero | tr '\\0' x; echo; done")
+        self.addCleanup(os.close, read)
+        self.assertEqual(process.wait(50), 3)
+
     def test_a_slow_reader_gets_every_line(self):
         process, read = self.through_a_pipe("sh", "-c", "for i in $(seq 20000); do echo $i; done")
         time.sleep(1.5)
