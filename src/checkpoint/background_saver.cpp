@@ -40,8 +40,9 @@ class BesideTraining {
   // Called on the thread.
   std::unique_ptr<c10::StreamGuard> enter() {
     if (!stream_) return nullptr;
+    auto guard = std::make_unique<c10::StreamGuard>(*stream_);  // first: it also chooses the device
     reached_->block(*stream_);
-    return std::make_unique<c10::StreamGuard>(*stream_);
+    return guard;
   }
 
  private:

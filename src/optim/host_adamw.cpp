@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_foreach_zero.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 
@@ -116,11 +117,15 @@ void HostAdamW::promise(const std::shared_ptr<c10::Event>& arrived) {
     host->promises().add_first(
         host->key(),
         [shard = host, update = std::move(update), arrived, threads] {
+          const c10::DeviceGuard device(arrived->device());  // a thread begins on the first one
           arrived->synchronize();
           shard->wait_for_uploads();
           run(update.pieces, threads);
         },
-        [arrived] { return arrived->query(); });
+        [arrived] {
+          const c10::DeviceGuard device(arrived->device());
+          return arrived->query();
+        });
   }
   updates_.clear();
   written_.clear();

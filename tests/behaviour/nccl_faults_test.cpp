@@ -62,6 +62,39 @@ TEST(NcclFaults, KilledRankIsNamed) {
       });
 }
 
+// An index out of range ends all work of its device. The rank must say so, and not end by abort().
+TEST(NcclFaults, AnErrorOfTheDeviceIsTold) {
+  if (!gpu_visible()) GTEST_SKIP() << "no GPU is visible";
+  auto ranks = fork_ranks(
+      kNcclRanks,
+      [](World& world) {
+        ::setenv("NCCL_HOSTID", ("host" + std::to_string(world.rank())).c_str(), 0);
+        auto comm = Comm::create(world, {.timeout = milliseconds(30000)});
+        const at::Tensor tensor = ones();
+        try {
+          for (int i = 0;; ++i) {
+            if (i == 20 && comm.rank() == kVictim)
+              tensor.index({at::full({1}, int64_t{1} << 40, tensor.options().dtype(at::kLong))});
+            comm.all_reduce(tensor, ReduceOp::average, "t").wait(milliseconds(30000));
+            if (comm.rank() == kVictim) (void)tensor.sum().item<float>();
+          }
+        } catch (const CommError& error) {
+          if (comm.rank() == kVictim) throw;
+          require(error.details().culprit == kVictim,
+                  std::string("the right rank is named: ") + error.what());
+          require(error.details().elapsed < milliseconds(10000), "soon");
+          require(std::string(error.what()).find("CUDA error") != std::string::npos, error.what());
+        }
+      },
+      c10::Device(c10::kCUDA));
+  ranks->wait_all(milliseconds(40000));
+  for (int r = 0; r < kNcclRanks; ++r) {
+    if (r == kVictim) continue;
+    EXPECT_EQ(ranks->outcome(r).exit_code, 0) << "rank " << r << ": " << ranks->outcome(r).error;
+  }
+  EXPECT_THAT(ranks->outcome(kVictim).error, ::testing::HasSubstr("CUDA error"));
+}
+
 TEST(NcclFaults, SurvivorsThatOnlyOrderStreamsLearnItToo) {
   expect_fault(
       milliseconds(30000),

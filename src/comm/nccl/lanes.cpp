@@ -47,8 +47,12 @@ void NcclLanes::abort_lanes() {
 // The device may still run our kernels: waits for them, unless the group has failed and they have been made
 // to return.
 NcclLanes::~NcclLanes() {
-  memory_->leave();
-  settle();
+  try {
+    memory_->leave();
+    settle();
+  } catch (const std::exception& error) {
+    watchdog_->report_device_error(error);
+  }
   watchdog_.reset();
 }
 

@@ -1,5 +1,6 @@
 #include "comm/nccl/watchdog.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <unistd.h>
 
 #include <sstream>
@@ -27,6 +28,11 @@ std::vector<int> ranks_of_this_host(const GroupInfo& info) {
     if (peer.host_id == self.host_id && peer.pid != self.pid) ranks.push_back(r);
   }
   return ranks;
+}
+
+// What LibTorch says of an error of the device, without the stack and general advice below it.
+std::string first_lines(const std::string& what) {
+  return what.substr(0, what.find("\nException raised from"));
 }
 
 std::vector<int64_t> pids_of(const GroupInfo& info, const std::vector<int>& ranks) {
@@ -118,13 +124,20 @@ void Watchdog::report(const Found& found) {
 }
 
 void Watchdog::loop() {
+  // A thread begins on the first device, where asking for an event would take half a GiB for a context.
+  const c10::OptionalDeviceGuard device(info_.device.is_cpu() ? std::nullopt
+                                                              : std::optional<c10::Device>(info_.device));
   for (int period = 0;; ++period) {
     {
       std::unique_lock lock(mutex_);
       wake_.wait_for(lock, kPeriod, [&] { return stopping_; });
       if (stopping_ || found_) return;
     }
-    look(period % kStoreEvery == 0);
+    try {
+      look(period % kStoreEvery == 0);
+    } catch (const std::exception& error) {
+      return report_device_error(error);
+    }
   }
 }
 
@@ -177,6 +190,10 @@ bool Watchdog::report_dead() {
   }
   if (dead >= 0) report(CommFault::peer_died, watched_[static_cast<size_t>(dead)], "its process has died");
   return dead >= 0;
+}
+
+void Watchdog::report_device_error(const std::exception& error) {
+  report(CommFault::backend, info_.rank, first_lines(error.what()));
 }
 
 // NCCL often reports a death before the process is quite gone; to name the peer, a short wait is worth it.

@@ -60,6 +60,8 @@ class Watchdog {
   AbortCause abort_cause() const;
   // `late` was not done in time: finds the culprit through the store, and reports it.
   void report_late(const NcclOperation& late);
+  // A call to the device threw: it does nothing more, and this rank is the cause.
+  void report_device_error(const std::exception& error);
   // NCCL reported `what`: names the dead peer behind it, if there is one.
   void report_failure(const std::string& what);
 
