@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "trainer/doctor/machine.h"
@@ -21,7 +22,18 @@ using doctor::Finding;
 using doctor::Findings;
 using doctor::Level;
 
-bool has_gpus() { return ::access("/dev/nvidia0", F_OK) == 0; }
+// The file of a GPU; empty: there is none. The numbers of a container's GPUs are those of its host.
+std::string gpu_file() {
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = file.path().filename();
+    if (name.starts_with("nvidia") && name.size() > 6 && name.find_first_not_of("0123456789", 6) == name.npos)
+      return file.path();
+  }
+  return "";
+}
+
+bool has_gpus() { return !gpu_file().empty(); }
 
 std::string cuda_version() {
   const long number = at::detail::getCUDAHooks().versionCUDART();
@@ -91,8 +103,8 @@ Finding unused_gpus() {
   } else if (visible != nullptr && (*visible == '\0' || *visible == '-')) {
     found.text += std::string(": CUDA_VISIBLE_DEVICES=") + visible;
     found.advice = "Unset CUDA_VISIBLE_DEVICES, or name GPUs in it";
-  } else if (::access("/dev/nvidia0", R_OK | W_OK) != 0) {
-    found.text += ": /dev/nvidia0 may not be opened";
+  } else if (const std::string gpu = gpu_file(); ::access(gpu.c_str(), R_OK | W_OK) != 0) {
+    found.text += ": " + gpu + " may not be opened";
     found.advice = "Add the user to the group of /dev/nvidia*, usually `video`";
   } else {
     const std::string driver = doctor::driver_version();

@@ -1,9 +1,5 @@
 #include "app/commands/config_flags.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <sstream>
 
@@ -13,35 +9,6 @@
 #include "app/output.h"
 
 namespace fsdp::app {
-
-namespace {
-
-int device_files() {
-  int count = 0;
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator("/dev", error)) {
-    const std::string name = file.path().filename().string(), prefix = "nvidia";
-    const std::string number = name.starts_with(prefix) ? name.substr(prefix.size()) : "";
-    if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos) ++count;
-  }
-  return count;
-}
-
-// The devices that CUDA_VISIBLE_DEVICES leaves: those before the first that does not exist, as in CUDA.
-int visible(const std::string& list, int devices) {
-  int count = 0;
-  std::istringstream parts(list);
-  for (std::string part; std::getline(parts, part, ',') && count < devices; ++count) {
-    int index = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-    const bool is_number = error == std::errc() && end == part.data() + part.size();
-    if (is_number ? index < 0 || index >= devices : !part.starts_with("GPU-") && !part.starts_with("MIG-"))
-      break;
-  }
-  return count;
-}
-
-}  // namespace
 
 std::shared_ptr<config::Request> add_config_flags(CLI::App& command) {
   auto request = std::make_shared<config::Request>();
@@ -65,9 +32,7 @@ std::shared_ptr<config::Request> add_config_flags(CLI::App& command) {
 }
 
 config::Machine find_machine() {
-  config::Machine machine{.gpus = device_files(), .cores = launch::usable_processors()};
-  if (const char* list = std::getenv("CUDA_VISIBLE_DEVICES")) machine.gpus = visible(list, machine.gpus);
-  return machine;
+  return {.gpus = launch::usable_gpus(launch::current_environment()), .cores = launch::usable_processors()};
 }
 
 void print_notes(const std::vector<std::string>& notes) {

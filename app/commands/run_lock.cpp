@@ -3,27 +3,63 @@
 #include <fcntl.h>
 #include <fsdp/error.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
 #include <thread>
 
+#include "app/output.h"
 #include "trainer/watch/run_folder.h"
 
 namespace fsdp::app {
 
-RunLock::RunLock(const std::string& folder) {
+namespace {
+
+// Whether a process that this one can see has a lock on the file. A line of /proc/locks:
+// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:131329 0 EOF
+bool is_locked_here(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return true;
+  char name[64];
+  std::snprintf(name, sizeof name, " %02x:%02x:%llu ", major(status.st_dev), minor(status.st_dev),
+                static_cast<unsigned long long>(status.st_ino));
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);)
+    if (line.find(name) != std::string::npos) return true;
+  return !locks.eof();
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& folder, bool waits) {
   if (folder.empty()) return;
   watch::RunFolder{folder}.make();
   // A file, since a lock on a folder of NFS holds on its own host only.
   const std::string path = folder + "/.train-lock";
   fd_ = launch::Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!fd_.valid()) throw IoError("open", path, errno, "the folder of the run");
-  const auto locked = [&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; };
+  using Clock = std::chrono::steady_clock;
+  const auto tries_for = [&](std::chrono::seconds patience) {
+    for (const auto until = Clock::now() + patience;;) {
+      if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+      if (Clock::now() >= until) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  };
   // Ranks that were just killed hold it until the kernel has freed their memory.
-  constexpr int kTries = 40;
-  for (int i = 0; i < kTries && !locked(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  taken_ = !locked();
+  taken_ = !tries_for(std::chrono::seconds(2));
+  if (!taken_ || !waits || is_locked_here(fd_.get())) return;
+  constexpr std::chrono::seconds kLease{120};
+  std::cerr
+      << "fsdp: " << printable(folder)
+      << " is locked by a process of another machine, or of one that is gone. Waiting for it, for at most "
+      << kLease.count() << " s" << std::endl;
+  taken_ = !tries_for(kLease);
 }
 
 void RunLock::keep_on_exec() const {

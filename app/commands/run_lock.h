@@ -11,8 +11,10 @@ namespace fsdp::app {
 // folder, and two that resume it would write into each other's metrics.
 class RunLock {
  public:
-  // Makes the folder. An empty name locks nothing, nor does a file system without locks. Throws IoError.
-  explicit RunLock(const std::string& folder);
+  // Makes the folder. An empty name locks nothing, nor does a file system without locks. A file server keeps
+  // the lock of a machine that is gone for a while: with `waits` up to two minutes are spent on that. Throws
+  // IoError.
+  RunLock(const std::string& folder, bool waits);
 
   // Another process has the folder.
   bool is_taken() const { return taken_; }

@@ -170,7 +170,7 @@ int train(const TrainArguments& given, const config::Request& request) {
           {plan.settings().origin("wandb.use_wandb").text + ": wandb.use_wandb: " + *missing});
   const std::optional<std::string> worker = find_worker();
   if (!worker) return print_problems({missing_worker()});
-  const RunLock lock(plan.is_first() ? plan.run.folder : "");
+  const RunLock lock(plan.is_first() ? plan.run.folder : "", plan.run.resume);
   if (lock.is_taken())
     return print_problems({"another `fsdp train` is running in " + plan.run.folder +
                            ". Wait for it or end it; --run DIR names another folder"});

@@ -6,10 +6,42 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
 
 namespace fsdp::launch {
+
+namespace {
+
+// The numbers of a container's GPUs may have gaps: they are those of its host.
+int device_files(const std::string& folder) {
+  int count = 0;
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = file.path().filename().string(), prefix = "nvidia";
+    const std::string number = name.starts_with(prefix) ? name.substr(prefix.size()) : "";
+    if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos) ++count;
+  }
+  return count;
+}
+
+// The devices that CUDA_VISIBLE_DEVICES leaves: those before the first that does not exist, as in CUDA.
+int visible(const std::string& list, int devices) {
+  int count = 0;
+  std::istringstream parts(list);
+  for (std::string part; std::getline(parts, part, ',') && count < devices; ++count) {
+    int index = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+    const bool is_number = error == std::errc() && end == part.data() + part.size();
+    if (is_number ? index < 0 || index >= devices : !part.starts_with("GPU-") && !part.starts_with("MIG-"))
+      break;
+  }
+  return count;
+}
+
+}  // namespace
 
 Environment current_environment() {
   Environment found;
@@ -42,15 +74,10 @@ int usable_processors() {
   return std::max(count, 1);
 }
 
-int usable_gpus(const Environment& environment) {
-  int found = 0;
-  while (::access(("/dev/nvidia" + std::to_string(found)).c_str(), F_OK) == 0) ++found;
-  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-  if (visible == environment.end()) return found;
-  int named = 0;
-  std::istringstream names(visible->second);
-  for (std::string name; std::getline(names, name, ',') && !name.empty() && name[0] != '-';) ++named;
-  return std::min(found, named);
+int usable_gpus(const Environment& environment, const std::string& devices) {
+  const int found = device_files(devices);
+  const auto list = environment.find("CUDA_VISIBLE_DEVICES");
+  return list == environment.end() ? found : visible(list->second, found);
 }
 
 Environment rank_environment(const Job& job, int local_rank, const Environment& own, int processors,

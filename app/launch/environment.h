@@ -21,8 +21,9 @@ std::string random_run_id();
 // Processors that this process may use.
 int usable_processors();
 
-// GPUs that ranks may use: those of this machine, or of them those that CUDA_VISIBLE_DEVICES names.
-int usable_gpus(const Environment& environment);
+// GPUs that ranks may use: those of this machine, whose files are in `devices`, or of them those that
+// CUDA_VISIBLE_DEVICES names.
+int usable_gpus(const Environment& environment, const std::string& devices = "/dev");
 
 // The paths of the two files that a rank writes and the launcher reads (error_files.h).
 struct RankFiles {

@@ -60,7 +60,9 @@ const Launcher* find_launcher(const Variables& variables) {
   if (variables.has("RANK")) return &kTorch;
   // mpirun in a Slurm job starts its daemons by srun, and ranks inherit the daemon's SLURM_PROCID.
   if (variables.has(kOpenMpi.rank)) return &kOpenMpi;
-  if (variables.has("SLURM_STEP_ID") && variables.has(kSrun.rank)) return &kSrun;
+  // A shell that srun --pty or salloc started is no rank.
+  const bool is_shell = variables.has("SLURM_PTY_PORT") && variables.text("SLURM_STEP_NUM_TASKS") == "1";
+  if (variables.has("SLURM_STEP_ID") && variables.has(kSrun.rank) && !is_shell) return &kSrun;
   if (variables.has(kPmi.rank)) return &kPmi;
   return nullptr;
 }

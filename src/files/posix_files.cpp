@@ -245,7 +245,8 @@ class PosixFiles final : public FileOps {
       Fd file = open_fd(path, O_RDWR | O_CREAT, "open");
       if (uninterrupted([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) < 0) {
         if (errno == EWOULDBLOCK) return nullptr;
-        throw IoError("lock", path, errno);
+        // Some file systems have no locks (Lustre without the option flock, NFS without its lock manager).
+        if (errno != ENOSYS && errno != EOPNOTSUPP && errno != ENOLCK) throw IoError("lock", path, errno);
       }
       struct stat status {};
       check(::fstat(file.get(), &status), "look at", path);

@@ -115,7 +115,12 @@ std::string RunFolder::begin(int64_t step, const std::string& id) {
   std::vector<std::string> left = files_.list(path_);
   std::erase_if(
       left, [](const std::string& name) { return !name.starts_with(kBegun) && !name.starts_with(kRetired); });
-  remove_hidden(left);
+  try {
+    remove_hidden(left);
+  } catch (const IoError& error) {
+    // NFS keeps a file that another program has open. The next save tries again.
+    if (error.code() != EBUSY && error.code() != ENOTEMPTY) throw;
+  }
   const std::string folder = at(kBegun + std::to_string(step) + "-" + id);
   files_.make_folder(folder);
   return folder;

@@ -87,8 +87,9 @@ Identity from_mpi(const Names& names) {
   const bool one_host = me.local_size == me.size || me.size == 1;
   if (one_host) {
     me.master_addr = kLoopback;
-    me.master_port =
-        port_of_job(env_string("PMIX_NAMESPACE").value_or("mpi") + "." + std::to_string(::getppid()));
+    // A wrapper around each rank is its parent: only the name of the job is the same for all.
+    const auto job = env_string("PMIX_NAMESPACE");
+    me.master_port = port_of_job(job ? *job : "mpi." + std::to_string(::getppid()));
   }
   return me;
 }
@@ -106,7 +107,9 @@ Identity from_options(const InitOptions& options) {
 Identity choose(const InitOptions& options) {
   const auto set = [](const char* name) { return env_string(name).has_value(); };
   if (options.rank || options.world_size) return from_options(options);
-  const bool under_srun = set("SLURM_STEP_ID") && set("SLURM_PROCID");
+  // A shell that srun --pty or salloc started is no rank.
+  const bool is_shell = set("SLURM_PTY_PORT") && env_string("SLURM_STEP_NUM_TASKS") == "1";
+  const bool under_srun = set("SLURM_STEP_ID") && set("SLURM_PROCID") && !is_shell;
   if (set("RANK") || (set("WORLD_SIZE") && !under_srun)) return from_torch();
   // mpirun in a Slurm job starts its daemons by srun, and ranks inherit the daemon's SLURM_PROCID: ask
   // OpenMPI first.

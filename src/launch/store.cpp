@@ -38,6 +38,20 @@ Addresses resolve(const std::string& host, int port) {
   return Addresses(list);
 }
 
+// A name that is not known yet is asked for again, for some time.
+Addresses resolve_within(const std::string& host, int port, Milliseconds timeout) {
+  constexpr Milliseconds kTimeToResolve{60000};
+  const auto deadline = Clock::now() + std::min(timeout, kTimeToResolve);
+  for (;;) {
+    try {
+      return resolve(host, port);
+    } catch (const RendezvousError&) {
+      if (Clock::now() >= deadline) throw;
+      std::this_thread::sleep_for(Milliseconds{100});
+    }
+  }
+}
+
 int port_of(int fd) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
@@ -126,10 +140,11 @@ StorePtr serve_store(const std::string& host, Listener listener, Milliseconds ti
 // LibTorch's client logs a lot on stderr while no server answers, so this tries first, quietly. The
 // connection is kept until the client has its own: a server that just starts does not expect a closed one.
 Fd reach_server(const std::string& host, int port, Milliseconds timeout) {
-  const Addresses addresses = resolve(host, port);
   const auto start = Clock::now();
   const auto left = [&] { return std::max(Milliseconds{0}, timeout - elapsed_since(start)); };
   for (;;) {
+    // Again each time: the name of a pod may become known later, and its address may change.
+    const Addresses addresses = resolve_within(host, port, left());
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol));
       if (!fd.valid()) continue;

@@ -141,6 +141,33 @@ class FixedSizes(NodesTest):
         self.assertIn("waiting for node 0 at no-such-host.invalid:1, a name that is not known here yet", err)
         self.assertIn("cannot be resolved", err)
 
+    def test_a_node_that_may_be_the_first_waits_for_a_name_too(self):
+        for words in (("--nnodes", "2", "--node-rank", "0"), ("--nnodes", "1:2")):
+            begin = time.monotonic()
+            done = subprocess.run([FSDP, "run", *words, "--max-restarts", "1", "--rdzv-endpoint", "no-such-host.invalid:1",
+                                   "--rdzv-conf", "join_timeout=3", "true"], env=environment(), cwd=self.folder,
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, USAGE, done.stderr)
+            self.assertIn("cannot be resolved", done.stderr)
+            self.assertGreater(time.monotonic() - begin, 2.5, words)
+
+    def test_a_name_that_is_loopback_on_its_own_machine_only(self):
+        """As on Debian: node 0 knows its name as 127.0.1.1, the others know another address of it."""
+        def with_name(address):
+            file = self.folder / f"hosts-{address}"
+            file.write_text(f"{address} fsdp-node0\n")
+            return ["unshare", "-m", "sh", "-c", f'mount --bind {file} /etc/hosts && exec "$@"', "sh"]
+        if subprocess.run([*with_name("127.0.1.1"), "true"], capture_output=True).returncode != 0:
+            self.skipTest("needs a user that may mount")
+        nodes = [subprocess.Popen([*with_name(address), FSDP, "run", "--nnodes", "2", "--node-rank", str(node),
+                                   "--max-restarts", "1", "--rdzv-endpoint", f"fsdp-node0:{self.port}", "true"],
+                                  env=environment(), cwd=self.folder, stderr=subprocess.PIPE, text=True)
+                 for node, address in enumerate(("127.0.1.1", "127.0.0.2"))]
+        for node in nodes:
+            self.addCleanup(node.kill)
+            _, err = node.communicate(timeout=40)
+            self.assertEqual(node.returncode, OK, err)
+
     def run_alone(self, *words):
         done = subprocess.run([FSDP, "run", "--nnodes", "2", "--node-rank", "1", "--max-restarts", "1", *words, "true"],
                               env=environment(), cwd=self.folder, capture_output=True, text=True, timeout=60)

@@ -1,9 +1,11 @@
 """train_test.py FSDP WORKER: how `fsdp train` starts, resumes and goes on with another stage; real ranks, tiny models."""
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from command import FSDP, main
@@ -164,6 +166,22 @@ class Resume(TrainTest):
         process = self.start_and_wait("--set", "training.max_steps=1000000")
         self.says(self.train("--resume", "auto", expect=USAGE), "another `fsdp train` is running in", "--run DIR")
         self.assertIsNone(process.poll())
+
+    def test_a_lock_of_a_machine_that_is_gone_is_waited_for(self):
+        self.train()
+        alone = ["unshare", "-pf", "--mount-proc"]  # sees no process that has a lock
+        if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+            self.skipTest("needs a kernel and a user that may make namespaces")
+        with open(self.run_folder / ".train-lock") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            process = subprocess.Popen([*alone, *map(str, self.words("--resume", "--set", "training.max_steps=6"))], env=environment(),
+                                       cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.addCleanup(process.kill)
+            time.sleep(4)
+            self.assertIsNone(process.poll())
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, OK, err)
+        self.assertIn("is locked by a process of another machine, or of one that is gone", err)
 
     def test_goes_on_as_if_nothing_had_been(self):
         self.train("--set", "training.max_steps=8")

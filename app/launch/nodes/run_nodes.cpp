@@ -132,19 +132,20 @@ class NodeRun {
  private:
   // Becomes the coordinator, or finds it. The signal that came meanwhile; none: this node has met it.
   std::optional<int> meet() {
-    if (meeting_.place <= 0 && serve()) return std::nullopt;
     const SignalEvents signals;
     const auto since = Clock::now();
     auto speak_at = since + job_.patience.first_word;
-    for (;;) {
+    for (bool may_serve = meeting_.place <= 0;;) {
       std::string unresolved;
       try {
+        if (may_serve && serve()) return std::nullopt;
+        may_serve = false;  // another node does
         Fd socket = connect_to(meeting_.endpoint, std::chrono::seconds(2));
         if (socket.valid()) {
           member_ = std::make_unique<Member>(Wire(std::move(socket)));
           return std::nullopt;
         }
-      } catch (const LaunchError& error) {
+      } catch (const UnknownName& error) {
         unresolved = error.what();
       }
       const auto now = Clock::now();

@@ -1,7 +1,9 @@
 #include "app/launch/nodes/wire.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -34,7 +36,7 @@ Addresses resolve(const Endpoint& endpoint) {
   addrinfo* list = nullptr;
   const int code = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
   if (code != 0)
-    throw LaunchError("the nodes are to meet at " + endpoint.text() + ", and " + endpoint.host +
+    throw UnknownName("the nodes are to meet at " + endpoint.text() + ", and " + endpoint.host +
                       " cannot be resolved: " + ::gai_strerror(code) +
                       ". --rdzv-endpoint takes a name or address that all nodes know");
   return Addresses(list);
@@ -50,6 +52,46 @@ bool connected(int socket, std::chrono::milliseconds patience) {
   int code = 0;
   socklen_t size = sizeof(code);
   return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &code, &size) == 0 && code == 0;
+}
+
+bool is_loopback(const addrinfo& one) {
+  if (one.ai_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(one.ai_addr)->sin6_addr) != 0;
+  const auto& four = *reinterpret_cast<const sockaddr_in*>(one.ai_addr);
+  return one.ai_family == AF_INET && ntohl(four.sin_addr.s_addr) >> 24 == 127;
+}
+
+// Debian resolves a machine's own name to 127.0.1.1, and other machines resolve it to its address on the
+// network: they could not reach a socket that listens where this one resolves the name to.
+bool is_own_name(const std::string& host, const Addresses& resolved) {
+  in6_addr address{};
+  if (::inet_pton(AF_INET, host.c_str(), &address) == 1 || ::inet_pton(AF_INET6, host.c_str(), &address) == 1)
+    return false;
+  if (host == "localhost" || host.starts_with("localhost.") || host.ends_with(".localhost")) return false;
+  for (const addrinfo* one = resolved.get(); one != nullptr; one = one->ai_next)
+    if (!is_loopback(*one)) return false;
+  return true;
+}
+
+Addresses everywhere(int family, int port) {
+  addrinfo hints{};
+  hints.ai_family = family;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(nullptr, std::to_string(port).c_str(), &hints, &list) != 0) list = nullptr;
+  return Addresses(list);
+}
+
+// An invalid one, and errno, if that is not possible.
+Fd listen_on(const addrinfo& at) {
+  Fd socket(::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  set(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.ai_family == AF_INET6) set(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  constexpr int kWaiting = 128;
+  const bool listens =
+      ::bind(socket.get(), at.ai_addr, at.ai_addrlen) == 0 && ::listen(socket.get(), kWaiting) == 0;
+  return listens ? std::move(socket) : Fd();
 }
 
 // The kernel may connect a socket to itself, where the port is one that it also gives to clients.
@@ -108,14 +150,17 @@ std::vector<Json> Wire::receive(size_t longest) {
 }
 
 Fd listen_at(const Endpoint& endpoint) {
-  const Addresses addresses = resolve(endpoint);
-  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
-    Fd socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    set(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    constexpr int kWaiting = 128;
-    if (::bind(socket.get(), one->ai_addr, one->ai_addrlen) == 0 && ::listen(socket.get(), kWaiting) == 0)
-      return socket;
+  Addresses addresses = resolve(endpoint);
+  if (is_own_name(endpoint.host, addresses)) {
+    for (const int family : {AF_INET6, AF_INET}) {  // a kernel may have no IPv6
+      addresses = everywhere(family, endpoint.port);
+      if (!addresses) continue;
+      if (Fd socket = listen_on(*addresses); socket.valid()) return socket;
+    }
+    return Fd();
   }
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next)
+    if (Fd socket = listen_on(*one); socket.valid()) return socket;
   return Fd();
 }
 

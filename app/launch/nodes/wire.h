@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/launch/fd.h"
+#include "app/launch/job.h"
 
 namespace fsdp::launch {
 
@@ -39,14 +40,20 @@ class Wire {
   std::string unread_;
 };
 
-// Listens on the address of `host` only. Invalid: `host` is no address of this machine, or the port is taken;
-// errno says which. Throws LaunchError if the name cannot be resolved.
+// A name that is not known here, maybe not yet.
+class UnknownName : public LaunchError {
+ public:
+  using LaunchError::LaunchError;
+};
+
+// Listens on the address of `host` only, or on all if only this machine resolves that name to loopback.
+// Invalid: `host` is no address of this machine, or the port is taken; errno says which. Throws UnknownName.
 Fd listen_at(const Endpoint& endpoint);
 
 // The next connection; invalid: there is none.
 Fd accept_one(const Fd& listener);
 
-// Invalid: nobody listens there (yet). Throws LaunchError if the name cannot be resolved.
+// Invalid: nobody listens there (yet). Throws UnknownName.
 Fd connect_to(const Endpoint& endpoint, std::chrono::milliseconds patience);
 
 // This machine's address in a connection, as text.

@@ -75,6 +75,17 @@ TEST(Identity, LaunchersSayHowManyRanksANodeHas) {
   EXPECT_EQ(slurm("many"), 0);
 }
 
+TEST(Identity, AShellOfSrunIsNoRank) {
+  Environment shell = {{"SLURM_STEP_ID", "0"},
+                       {"SLURM_PROCID", "0"},
+                       {"SLURM_NTASKS", "16"},
+                       {"SLURM_STEP_NUM_TASKS", "1"},
+                       {"SLURM_PTY_PORT", "35001"}};
+  EXPECT_EQ(find_identity(shell, {}).role, Role::alone);
+  shell["SLURM_STEP_NUM_TASKS"] = "16";
+  EXPECT_EQ(find_identity(shell, {}).role, Role::rank) << "a step that was started from such a shell";
+}
+
 TEST(Identity, BatchScriptIsNoRank) {
   const Environment script = {{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}};
   EXPECT_EQ(find_identity(script, {}).role, Role::alone) << "outside of a step SLURM_PROCID means nothing";

@@ -1,6 +1,9 @@
 // Every variable that torchrun sets for a rank, and NODE_RANK.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "app/launch/environment.h"
 
 namespace fsdp::launch {
@@ -21,6 +24,18 @@ Job two_nodes() {
 Environment variables(const Job& job, int local_rank, const Environment& own, int processors = 16) {
   return rank_environment(job, local_rank, own, processors, job.master_port,
                           {.error = "/tmp/e.json", .step = "/tmp/e.step"});
+}
+
+TEST(UsableGpus, NumbersMayHaveGaps) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "gpus_of_a_container";
+  std::filesystem::create_directories(folder);
+  for (const char* name : {"nvidia4", "nvidia7", "nvidiactl", "nvidia-uvm", "nvidia", "null"})
+    std::ofstream(folder / name) << "";
+  EXPECT_EQ(usable_gpus({}, folder), 2);
+  EXPECT_EQ(usable_gpus({{"CUDA_VISIBLE_DEVICES", "1"}}, folder), 1) << "CUDA counts without gaps";
+  EXPECT_EQ(usable_gpus({{"CUDA_VISIBLE_DEVICES", "0,5,1"}}, folder), 1) << "up to the first that is none";
+  EXPECT_EQ(usable_gpus({{"CUDA_VISIBLE_DEVICES", ""}}, folder), 0);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(RankEnvironment, SetsAllOfTorchrunsVariables) {

@@ -1,8 +1,12 @@
 #include <fcntl.h>
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +14,8 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 #include <vector>
@@ -87,6 +93,39 @@ TEST(PosixFiles, AReadAsksForWhatComesNext) {
   EXPECT_TRUE(is_cached(fd, 16 * kMiB));
   EXPECT_FALSE(is_cached(fd, 60 * kMiB)) << "not the whole file";
   ::close(fd);
+}
+
+// From now on flock() fails in this process with `code`, as on a file system without locks.
+void have_no_locks(int code) {
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_flock, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(code)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = std::size(steps), .filter = steps};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    ::_exit(100);
+}
+
+TEST(PosixFiles, AFileSystemWithoutLocksHasNone) {
+  const TempFolder folder;
+  for (const auto& [code, locked] : {std::pair{ENOLCK, 0}, {ENOSYS, 0}, {EOPNOTSUPP, 0}, {EBADF, 1}}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      have_no_locks(code);
+      try {
+        ::_exit(posix_files().lock(folder / "lock") ? 0 : 2);
+      } catch (const IoError&) {
+        ::_exit(1);
+      }
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (WEXITSTATUS(status) == 100) GTEST_SKIP() << "this kernel filters no system calls";
+    EXPECT_EQ(WEXITSTATUS(status), locked) << std::strerror(code);
+  }
 }
 
 TEST(PosixFiles, TextComesBack) {

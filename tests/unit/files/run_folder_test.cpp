@@ -2,10 +2,13 @@
 
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "support/kill_files.h"
 #include "support/temp_folder.h"
@@ -51,6 +54,30 @@ class RunFolderTest : public ::testing::Test {
   std::string path_ = temp_ / "run";
   RunFolder run_{posix_files(), path_};
 };
+
+// As on NFS, while another program has a file of it open.
+TEST_F(RunFolderTest, WhatCannotBeDeletedYetStopsNoSave) {
+  save(1);
+  const std::string busy = path_ + "/.removing-step-00000000/busy";
+  posix_files().make_folders(busy);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", busy.c_str(), "tmpfs", 0, nullptr) != 0)
+      ::_exit(100);
+    try {
+      ::_exit(save(2) == "step-00000002" && std::filesystem::exists(busy) ? 0 : 2);
+    } catch (const IoError&) {
+      ::_exit(1);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WEXITSTATUS(status) == 100) GTEST_SKIP() << "only root may mount";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  save(3);
+  EXPECT_FALSE(std::filesystem::exists(busy)) << "a later save deletes it";
+}
 
 TEST_F(RunFolderTest, ASavedCheckpointIsTheLatest) {
   EXPECT_EQ(latest(), "none");
