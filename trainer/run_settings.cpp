@@ -85,6 +85,8 @@ ModelSpec model_spec(const Settings& settings) {
 ShardOptions shard_options(const Settings& settings, const config::BatchPlan& batch) {
   ShardOptions options;
   options.strategy = strategy(settings);
+  if (options.strategy == Strategy::hybrid_shard || options.strategy == Strategy::hybrid_shard_zero2)
+    options.shard_size = static_cast<int>(settings.integer("distributed.fsdp.shard_size"));
   options.wrap = wrap_policy(settings);
   options.precision = parse_precision(settings.text("training.precision"));
   options.backward_prefetch = parse_backward_prefetch(settings.text("distributed.fsdp.backward_prefetch"));

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 namespace fsdp::launch {
@@ -65,13 +66,17 @@ std::string random_run_id() {
   return text;
 }
 
-int usable_processors() {
+int usable_processors(const std::string& group) {
   constexpr int kMostProcessors = 1 << 14;
   cpu_set_t* set = CPU_ALLOC(kMostProcessors);
   const size_t size = CPU_ALLOC_SIZE(kMostProcessors);
   const int count = ::sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 1;
   CPU_FREE(set);
-  return std::max(count, 1);
+  std::ifstream file(group +
+                     "/cpu.max");  // "1600000 100000" in a container that may use 16, else "max 100000"
+  double quota = 0, period = 0;
+  const bool limited = file >> quota >> period && quota > 0 && period > 0;
+  return std::max(limited ? std::min(count, static_cast<int>(quota / period)) : count, 1);
 }
 
 int usable_gpus(const Environment& environment, const std::string& devices) {

@@ -18,8 +18,8 @@ std::string host_name();
 // port then do not take each other for their own.
 std::string random_run_id();
 
-// Processors that this process may use.
-int usable_processors();
+// Processors that this process may use, of which a container's control group may allow fewer.
+int usable_processors(const std::string& group = "/sys/fs/cgroup");
 
 // GPUs that ranks may use: those of this machine, whose files are in `devices`, or of them those that
 // CUDA_VISIBLE_DEVICES names.

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
 #include "base/env.h"
@@ -24,10 +26,20 @@ std::string host_id() {
          env_string("FSDP_HOST_ID").value_or("");
 }
 
+double processor_quota(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
+  std::string quota;
+  double period = 0;
+  file >> quota >> period;
+  return quota.empty() || quota == "max" || period <= 0 ? 0 : std::atof(quota.c_str()) / period;
+}
+
 int usable_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  const int ours = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  const double quota = processor_quota();
+  return quota > 0 ? std::clamp(static_cast<int>(quota), 1, ours) : ours;
 }
 
 }  // namespace fsdp::detail

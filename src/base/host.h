@@ -15,4 +15,7 @@ std::string host_id();
 // Processors this process may run on.
 int usable_cpus();
 
+// The processors that a container with the control group in `folder` may use at a time; 0: all.
+double processor_quota(const std::string& folder = "/sys/fs/cgroup");
+
 }  // namespace fsdp::detail

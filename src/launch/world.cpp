@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 #include <fsdp/error.h>
 #include <fsdp/world.h>
+#include <sys/resource.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -52,6 +53,15 @@ void set_threads(std::optional<int> asked, int ranks_on_host) {
   if (env_string("OMP_NUM_THREADS") || env_string("MKL_NUM_THREADS")) return;
   const int share = std::max(1, usable_cpus() / ranks_on_host);
   if (share < at::get_num_threads()) at::set_num_threads(share);
+}
+
+// Rank 0 serves a store with two connections of every rank, and shells allow 1024 open files.
+void allow_open_files(int ranks) {
+  const rlim_t wanted = 256 + 8 * static_cast<rlim_t>(ranks);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 std::string name_of(const Identity& me) {
@@ -110,6 +120,7 @@ World init(const InitOptions& options) {
   detail::read_log_level();
   const detail::Identity me = detail::find_identity(options);
   detail::log_identity(me);
+  detail::allow_open_files(me.size);
   const auto start = detail::Clock::now();
   detail::StorePtr store = detail::open_store(me, options.timeout);
   detail::log_debug([&] {

@@ -48,8 +48,16 @@ Rows rows_of(const World& world, const ShardOptions& options) {
   return rows;
 }
 
-void warn_of_crossing(const World& world, const Rows& rows) {
-  if (!rows.crosses || world.rank() != 0 || world.state().warned_of_rows.exchange(true)) return;
+void warn_of_rows(const World& world, const Rows& rows, const ShardOptions& options) {
+  const bool shards_nothing =
+      is_hybrid(options.strategy) && options.shard_size == 0 && rows.size == 1 && world.size() > 1;
+  if ((!rows.crosses && !shards_nothing) || world.rank() != 0) return;
+  if (world.state().warned_of_rows.exchange(true)) return;
+  if (shards_nothing)
+    return log_warn(
+        "HYBRID_SHARD shards nothing here: every rank is alone on its host, so each holds the whole model. "
+        "Containers with process numbers of their own count as hosts. Set shard_size to the number of ranks "
+        "that are to hold a model together, or use FULL_SHARD");
   log_warn("rows of " + std::to_string(rows.size) +
            " ranks (shard_size) do not fit the hosts: some row has ranks of several hosts, and every gather "
            "in it goes over the network. Set shard_size to a divisor of the ranks of every host");
@@ -61,7 +69,7 @@ int row_size(const World& world, const ShardOptions& options) { return rows_of(w
 
 Mesh make_mesh(const World& world, const ShardOptions& options, Comm all) {
   const Rows rows = rows_of(world, options);
-  warn_of_crossing(world, rows);
+  warn_of_rows(world, rows, options);
   const auto rank = static_cast<size_t>(world.rank());
   const std::vector<int>& mine = rows.ranks[static_cast<size_t>(rows.row[rank])];
   if (rows.size == world.size()) return {all, all, std::nullopt, mine, rows.place};

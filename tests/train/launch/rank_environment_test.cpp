@@ -26,6 +26,21 @@ Environment variables(const Job& job, int local_rank, const Environment& own, in
                           {.error = "/tmp/e.json", .step = "/tmp/e.step"});
 }
 
+TEST(UsableProcessors, AreThoseThatAContainerMayUse) {
+  const std::filesystem::path group = std::filesystem::path(::testing::TempDir()) / "group_of_a_container";
+  std::filesystem::create_directories(group);
+  const int all = usable_processors(group);
+  const auto with = [&](const char* text) {
+    std::ofstream(group / "cpu.max") << text;
+    return usable_processors(group);
+  };
+  EXPECT_EQ(with("max 100000\n"), all);
+  EXPECT_EQ(with("100000 100000\n"), 1);
+  EXPECT_EQ(with("50000 100000\n"), 1);
+  EXPECT_EQ(with("100000000 100000\n"), all);
+  std::filesystem::remove_all(group);
+}
+
 TEST(UsableGpus, NumbersMayHaveGaps) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "gpus_of_a_container";
   std::filesystem::create_directories(folder);

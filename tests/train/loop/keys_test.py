@@ -85,6 +85,7 @@ ELSEWHERE = {
     "distributed.devices": "curves_test.py",
     "distributed.fsdp.enabled": "test_units",
     "distributed.fsdp.sharding_strategy": "test_units",
+    "distributed.fsdp.shard_size": "test_units",
     "distributed.fsdp.wrap": "test_units",
     "distributed.fsdp.min_num_params": "test_units",
     "training.max_steps": "decisions_test.py",
@@ -186,6 +187,9 @@ class Keys(RunTest):
         shards = usual["bytes_per_rank"]["shards"]
         alone = start("distributed.fsdp.sharding_strategy=NO_SHARD")["bytes_per_rank"]["shards"]
         self.assertAlmostEqual(alone / shards, 2, delta=0.05)
+        hybrid = [start("distributed.fsdp.sharding_strategy=HYBRID_SHARD", *sets)["bytes_per_rank"]["shards"]
+                  for sets in ([], ["distributed.fsdp.shard_size=1"])]
+        self.assertEqual(hybrid, [shards, alone])
         off = start("distributed.strategy=auto", "distributed.fsdp.enabled=false")
         self.assertEqual(off["bytes_per_rank"]["shards"], alone)
 
