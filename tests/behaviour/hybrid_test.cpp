@@ -161,6 +161,28 @@ TEST(HybridMesh, ARowAcrossHostsIsWarnedOfOnceByRankZero) {
   EXPECT_EQ(said.find(words, first + 1), std::string::npos) << said;
 }
 
+// As in pods of one GPU each.
+TEST(HybridMesh, RanksAloneOnTheirHostsAreToldThatNothingIsSharded) {
+  if (!gloo_available()) GTEST_SKIP() << "missing package: libgloo-dev";
+  const auto said = [](const ShardOptions& options) {
+    ::testing::internal::CaptureStderr();
+    run_ranks(2, [&](World& world) {
+      place_on(world, "ab");
+      fully_shard(world, make_learner("mlp"), options);
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string words = "HYBRID_SHARD shards nothing here";
+  EXPECT_NE(said({.strategy = Strategy::hybrid_shard, .comm = kOverGloo}).find(words), std::string::npos);
+  for (const ShardOptions& meant : {ShardOptions{.strategy = Strategy::hybrid_shard, .shard_size = 2},
+                                    ShardOptions{.strategy = Strategy::hybrid_shard, .shard_size = 1},
+                                    ShardOptions{.strategy = Strategy::full_shard}}) {
+    ShardOptions options = meant;
+    options.comm = kOverGloo;
+    EXPECT_EQ(said(options).find(words), std::string::npos);
+  }
+}
+
 TEST(HybridMesh, UnequalHostsAndReproducibleRoundRobinAreRefusedOnAllRanks) {
   run_ranks(4, [](World& world) {
     const auto said = [&](const ShardOptions& options) {

@@ -3,6 +3,7 @@
 #include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <csignal>
@@ -184,6 +185,19 @@ TEST(Rendezvous, BuildsMustAgree) {
   for (const auto& word : words)
     EXPECT_THAT(word,
                 AllOf(HasSubstr("different builds"), HasSubstr("fsdp 9.9.9"), HasSubstr("rank 1 (host")));
+}
+
+TEST(Rendezvous, ManyRanksMayOpenManyFiles) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 128;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  meet({one(0, 1, 20000)});
+  rlimit after{};
+  ::getrlimit(RLIMIT_NOFILE, &after);
+  EXPECT_EQ(after.rlim_cur, std::min<rlim_t>(264, before.rlim_max));
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(Rendezvous, PortInUse) {
