@@ -1,18 +1,15 @@
 #include "app/launch/supervisor.h"
 
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <optional>
 #include <set>
 
 #include "app/launch/environment.h"
 #include "app/launch/gang.h"
+#include "app/launch/ready_fds.h"
 #include "app/launch/signals.h"
 
 namespace fsdp::launch {
@@ -26,44 +23,6 @@ std::string seconds_since(Time since) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - since).count()) +
          " s";
 }
-
-// Descriptors that became ready, in that order: the ranks' ends come in the order in which they died.
-class Readable {
- public:
-  Readable() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    if (!epoll_.valid()) throw LaunchError(std::string("cannot watch the ranks: ") + std::strerror(errno));
-  }
-  void add(int fd, int tag) const {
-    if (!try_add(fd, tag, EPOLLIN))
-      throw LaunchError(std::string("cannot watch the ranks: ") + std::strerror(errno));
-  }
-  // Until it takes text. False: it always does, as files do.
-  bool add_writer(int fd, int tag) const { return try_add(fd, tag, EPOLLOUT); }
-  void remove(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
-  // The tags, at the latest when `until` has come.
-  std::vector<int> wait(std::optional<Time> until) const {
-    int milliseconds = -1;
-    if (until) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now()).count();
-      milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
-    }
-    std::array<epoll_event, 64> events{};
-    const int n = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), milliseconds);
-    std::vector<int> tags;
-    for (int i = 0; i < n; ++i) tags.push_back(events[static_cast<size_t>(i)].data.fd);
-    return tags;
-  }
-
- private:
-  bool try_add(int fd, int tag, uint32_t events) const {
-    epoll_event event{};
-    event.events = events;
-    event.data.fd = tag;
-    return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-  }
-
-  Fd epoll_;
-};
 
 // The ranks from their start to the last one's end. See Note [Ending ranks].
 class Watch {
@@ -139,7 +98,7 @@ class Watch {
   SignalEvents signals_;
   Console console_;
   Gang gang_;
-  Readable readable_;
+  ReadyFds readable_;
   std::set<int> over_;                  // tags of outputs from which no more can come
   std::array<bool, 2> reader_waits_{};  // by stream: it is slow, and is watched
   bool relays_ = true;
@@ -188,10 +147,9 @@ void Watch::serve_readers() {
     const int fd = console_.waits_for(stream);
     const int tag = kReader - static_cast<int>(stream);
     if (fd >= 0 && !waits) waits = readable_.add_writer(fd, tag);
-    if (fd < 0 && waits) {
-      readable_.remove(stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO);
-      waits = false;
-    }
+    if (fd >= 0 || !waits) continue;
+    readable_.remove(stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO);
+    waits = false;
   }
   if (relays_ != console_.is_crowded()) return;
   relays_ = !relays_;

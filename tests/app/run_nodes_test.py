@@ -164,7 +164,9 @@ class FixedSizes(NodesTest):
                                   env=environment(), cwd=self.folder, stderr=subprocess.PIPE, text=True)
                  for node, address in enumerate(("127.0.1.1", "127.0.0.2"))]
         for node in nodes:
+            self.addCleanup(node.communicate)
             self.addCleanup(node.kill)
+        for node in nodes:
             _, err = node.communicate(timeout=40)
             self.assertEqual(node.returncode, OK, err)
 
