@@ -4,11 +4,9 @@
 #include <fsdp/error.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <thread>
@@ -20,17 +18,16 @@ namespace fsdp::app {
 
 namespace {
 
-// Whether a process that this one can see has a lock on the file. A line of /proc/locks:
-// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:131329 0 EOF
+// True if a process of this machine has locked the file. /proc/locks has a line for each lock, with the
+// number of the file's inode (the device before it is another one than stat() tells on btrfs and overlay): 1:
+// FLOCK  ADVISORY  WRITE 4711 fe:00:131329 0 EOF
 bool is_locked_here(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) return true;
-  char name[64];
-  std::snprintf(name, sizeof name, " %02x:%02x:%llu ", major(status.st_dev), minor(status.st_dev),
-                static_cast<unsigned long long>(status.st_ino));
+  const std::string inode = ":" + std::to_string(status.st_ino) + " ";
   std::ifstream locks("/proc/locks");
   for (std::string line; std::getline(locks, line);)
-    if (line.find(name) != std::string::npos) return true;
+    if (line.find(inode) != std::string::npos) return true;
   return !locks.eof();
 }
 

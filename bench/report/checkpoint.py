@@ -178,7 +178,7 @@ def measure(options, emit):
                 started.append(stack.enter_context(program))
             for number in range(options.rounds + 1):
                 say(f"bench/run checkpoint: {place}, round {number} of {options.rounds}")
-                # What ran before decides what memory a program finds.
+                # The program that ran before decides how fast the kernel finds memory for the next one.
                 for program in random.Random(number).sample(started, len(started)):
                     path = folder / program.name / str(number)
                     one_round(program, path, place, number, options.bytes, emit, times)

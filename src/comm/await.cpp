@@ -33,7 +33,8 @@ int group_rank(const GroupInfo& info, int world_rank) {
   return found == info.peers.end() ? info.rank : static_cast<int>(found - info.peers.begin());
 }
 
-// How long to leave the store alone: short waits end at once, and long ones ask it seldom.
+// The pause until the store is asked again. It grows with the wait: a short wait ends at once, and a long one
+// sends few requests.
 Clock::duration pause_after(Clock::duration waited) {
   return std::clamp<Clock::duration>(waited / 16, std::chrono::microseconds(200), Milliseconds{20});
 }

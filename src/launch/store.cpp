@@ -142,9 +142,14 @@ StorePtr serve_store(const std::string& host, Listener listener, Milliseconds ti
 Fd reach_server(const std::string& host, int port, Milliseconds timeout) {
   const auto start = Clock::now();
   const auto left = [&] { return std::max(Milliseconds{0}, timeout - elapsed_since(start)); };
-  for (;;) {
-    // Again each time: the name of a pod may become known later, and its address may change.
-    const Addresses addresses = resolve_within(host, port, left());
+  // The name of a pod may become known later, and its address may change.
+  constexpr Milliseconds kAddressLasts{1000};
+  Addresses addresses = resolve_within(host, port, left());
+  for (auto resolved = Clock::now();;) {
+    if (elapsed_since(resolved) > kAddressLasts) {
+      addresses = resolve_within(host, port, left());
+      resolved = Clock::now();
+    }
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol));
       if (!fd.valid()) continue;

@@ -1,4 +1,4 @@
-// What clipping by norm multiplies gradients with.
+// The factor by which clipping by norm multiplies gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
